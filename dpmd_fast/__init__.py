@@ -1,0 +1,1 @@
+"""Differentially private manifold denoising on compiled CPU kernels."""

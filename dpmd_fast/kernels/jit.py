@@ -1,0 +1,94 @@
+"""The one place that calls ``numba.njit``: compiler flags, cache switch, thread limits.
+
+Kernels are compiled on first use and cached on disk beside the package, or in ``NUMBA_CACHE_DIR``
+where the installation is read-only. ``DPMD_FAST_CACHE=0`` switches the cache off (the tests do:
+Numba does not notice when a helper in another file has changed). ``fastmath`` is never set: it
+would let the compiler drop the NaN guards and re-order the sums that the tests compare bit for bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numba
+
+CACHE = os.environ.get("DPMD_FAST_CACHE", "1") != "0"
+JIT_DISABLED = bool(numba.config.DISABLE_JIT)
+
+prange = numba.prange
+
+
+def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False, inline: bool = False) -> Any:
+    """Compile `function` in nopython mode. ``inline`` asks LLVM to inline a helper into its callers."""
+    if function is None:
+        return functools.partial(kernel, parallel=parallel, inline=inline)
+    options: dict[str, Any] = {"cache": CACHE, "nogil": True, "error_model": "numpy"}
+    if parallel:
+        options["parallel"] = True
+    if inline:
+        options["forceinline"] = True
+    return numba.njit(**options)(function)
+
+
+_first_parallel_pid: int | None = None
+
+
+def resolve_threads(n_threads: int | None) -> int:
+    """Number of threads a kernel will use: all that Numba may use, or fewer if asked."""
+    most = int(numba.config.NUMBA_NUM_THREADS)
+    if n_threads is None:
+        return min(int(numba.get_num_threads()), most)
+    return max(1, min(int(n_threads), most))
+
+
+@contextmanager
+def threads(n_threads: int | None = None, chunk: int = 0) -> Iterator[int]:
+    """Limit Numba to `n_threads` and BLAS to one thread inside the block; restore both afterwards.
+
+    `chunk` > 0 makes ``prange`` hand out that many iterations at a time instead of one equal share
+    per thread, for loops whose iterations differ widely in cost.
+    """
+    _refuse_after_fork()
+    count = resolve_threads(n_threads)
+    before_threads = numba.get_num_threads()
+    before_chunk = numba.get_parallel_chunksize()
+    with _blas().limit(limits=1, user_api="blas"):
+        numba.set_num_threads(count)
+        numba.set_parallel_chunksize(chunk)
+        try:
+            yield count
+        finally:
+            numba.set_num_threads(before_threads)
+            numba.set_parallel_chunksize(before_chunk)
+
+
+@functools.cache
+def _blas() -> Any:
+    import scipy.linalg.cython_lapack  # noqa: F401  (loads the BLAS that compiled kernels call)
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def _refuse_after_fork() -> None:
+    """GNU OpenMP aborts a forked child that enters a parallel region; say so before it does."""
+    global _first_parallel_pid
+    pid = os.getpid()
+    if _first_parallel_pid is None:
+        _first_parallel_pid = pid
+    elif _first_parallel_pid != pid:
+        try:
+            layer = numba.threading_layer()
+        except ValueError:  # no parallel region was entered before the fork
+            layer = None
+        if layer == "omp":
+            raise RuntimeError(
+                "dpmd_fast kernels were used in the parent before this process was forked, and GNU OpenMP "
+                "cannot run in such a child: start worker processes with the 'spawn' or 'forkserver' method, "
+                "or set NUMBA_THREADING_LAYER=workqueue"
+            )
+        _first_parallel_pid = pid

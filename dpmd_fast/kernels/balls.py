@@ -1,0 +1,350 @@
+"""Exact fixed-radius search: 64-point leaves, box pruning, one bit per candidate.
+
+A reference point is found by its *sketch*: its leading coordinates after a global rotation to
+principal axes, and the length of the rest. The sketch bounds a distance from both sides,
+
+    |x - y|^2 >= |x1 - y1|^2 + (rx - ry)^2 = lower,     |x - y|^2 <= lower + 4 rx ry,
+
+so a tile of sketch products settles all but a thin shell of candidates, and only that shell is
+measured in full, by differences of the original coordinates. Rounding in the sketch moves
+candidates into the shell, never across the radius: the answer is the one of a plain double loop.
+
+A leaf's neighbours are a 64-bit word for each pair (query, leaf); no list of neighbours is kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmd_fast.kernels.jit import kernel, prange, threads
+from dpmd_fast.kernels.tiles import (
+    LANES,
+    count_ones,
+    count_trailing_zeros,
+    leaf_products,
+    mask_at_least,
+    point_products,
+    square_distance,
+)
+
+LEAF = 64
+_SKETCH_MOST = 24
+_SKETCH_ALL = 8  # up to this many columns the sketch is the whole point
+_TAIL = 0.02  # share of h^2 that the coordinates outside the sketch may carry
+
+
+class BallIndex(NamedTuple):
+    """Reference points in leaf order with their sketches and a tree of bounding boxes."""
+
+    rows: np.ndarray  # (n, width) float64 in leaf order; column D is 1, the padding 0
+    columns: int  # D
+    order: np.ndarray  # (n,) original number of each row
+    sketch: np.ndarray  # (leaves, depth, 64) coordinates by leaf
+    half_norms: np.ndarray  # (leaves, 64) -|sketch|^2 / 2; padding -1e300
+    rests: np.ndarray  # (leaves, 64) length of the part outside the sketch
+    low: np.ndarray  # (nodes, depth) bounding boxes
+    high: np.ndarray
+    children: np.ndarray  # (nodes, 2), or (-1, leaf number)
+    axes: np.ndarray  # (D, kept) rotation to the leading axes
+    center: np.ndarray  # (D,)
+    radius: float
+    slack: float  # what rounding of the sketch may add to or take from a squared distance
+
+
+def build_index(Y: np.ndarray, radius: float) -> BallIndex:
+    """Index the rows of `Y` for balls of one radius."""
+    n, D = Y.shape
+    center = np.ascontiguousarray(Y.mean(axis=0, dtype=np.float64))
+    axes, whole = _leading_axes(Y, center, radius)
+    coordinates, rests = _sketch(Y, center, axes, whole)
+    # the rest is one more sketch coordinate: its difference bounds the distance from below
+    points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
+    order, children, leaf_of_node = _split(points)
+    width = LANES * ((D + LANES) // LANES)
+    rows = np.zeros((n, width))
+    rows[:, :D] = Y[order]
+    rows[:, D] = 1.0
+    sketch, half_norms, leaf_rests, low, high = _pack_leaves(points, rests, order, children, leaf_of_node)
+    largest = float((points * points).sum(axis=1).max(initial=0.0))
+    slack = np.finfo(float).eps * ((64.0 + 16.0 * D) * largest + 8.0 * radius * radius)
+    return BallIndex(
+        rows, D, order, sketch, half_norms, leaf_rests, low, high, children, axes, center, float(radius), slack
+    )
+
+
+def sketch_queries(index: BallIndex, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sketch coordinates (m, depth) and rests (m,) of query points."""
+    whole = index.axes.shape[1] == index.columns
+    coordinates, rests = _sketch(X, index.center, index.axes, whole)
+    points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
+    return np.ascontiguousarray(points), rests
+
+
+def pad_queries(index: BallIndex, X: np.ndarray) -> np.ndarray:
+    """Query points laid out like `index.rows`."""
+    padded = np.zeros((len(X), index.rows.shape[1]))
+    padded[:, : index.columns] = X
+    padded[:, index.columns] = 1.0
+    return padded
+
+
+def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = None) -> np.ndarray:
+    """Number of reference points within the closed ball around each row of `X`."""
+    points, rests = sketch_queries(index, X)
+    with threads(n_threads, chunk=16):
+        return _count(index, pad_queries(index, X), points, rests)
+
+
+def _leading_axes(Y, center, radius):
+    """Principal axes that carry all but a small share of h^2; all columns, unrotated, in low D."""
+    D = Y.shape[1]
+    if D <= _SKETCH_ALL:
+        return np.eye(D), True
+    sample = np.asarray(Y[:: max(1, len(Y) // 4096)], dtype=np.float64) - center
+    values, vectors = np.linalg.eigh(sample.T @ sample / len(sample))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    tail = np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
+    kept = int(np.argmax(tail <= _TAIL * radius * radius)) or 1
+    return np.ascontiguousarray(vectors[:, : min(kept, _SKETCH_MOST, D - 1)]), False
+
+
+def _sketch(Y, center, axes, whole):
+    if whole:
+        return np.ascontiguousarray(Y - center, dtype=np.float64), np.zeros(len(Y))
+    coordinates, rests = np.empty((len(Y), axes.shape[1])), np.empty(len(Y))
+    for start in range(0, len(Y), 8192):
+        part = slice(start, start + 8192)
+        X = np.asarray(Y[part], dtype=np.float64) - center
+        coordinates[part] = X @ axes
+        X -= coordinates[part] @ axes.T
+        rests[part] = np.sqrt(np.einsum("ij,ij->i", X, X))
+    return coordinates, rests
+
+
+@kernel
+def _select(keys, order, start, stop, at):
+    """Quickselect on `keys[start:stop]`, moving `order` along: everything before `at` is <= the rest."""
+    left = start
+    right = stop - 1
+    while left < right:
+        middle = (left + right) >> 1
+        a, b, c = keys[left], keys[middle], keys[right]
+        pivot = max(min(a, b), min(max(a, b), c))
+        i = left
+        j = right
+        while i <= j:
+            while keys[i] < pivot:
+                i += 1
+            while keys[j] > pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                order[i], order[j] = order[j], order[i]
+                i += 1
+                j -= 1
+        if at <= j:
+            right = j
+        elif at >= i:
+            left = i
+        else:
+            return
+
+
+@kernel
+def _split(points):
+    """Median splits along the longest side, at multiples of 64 points. Returns order and tree."""
+    n, depth = points.shape
+    n_leaves = (n + LEAF - 1) // LEAF
+    order = np.arange(n)
+    keys = np.empty(n)
+    children = np.empty((2 * n_leaves - 1, 2), np.int64)
+    leaf_of_node = np.full(2 * n_leaves - 1, -1)
+    stack = np.empty((128, 3), np.int64)
+    stack[0] = np.array([0, 0, n])
+    top = 1
+    nodes = 1
+    while top > 0:
+        top -= 1
+        node, start, stop = stack[top]
+        leaves = (stop - start + LEAF - 1) // LEAF
+        if leaves == 1:
+            children[node, 0] = -1
+            children[node, 1] = start // LEAF
+            leaf_of_node[node] = start // LEAF
+            continue
+        best = 0
+        longest = -1.0
+        for k in range(depth):
+            low = points[order[start], k]
+            high = low
+            for i in range(start + 1, stop):
+                value = points[order[i], k]
+                low = min(low, value)
+                high = max(high, value)
+            if high - low > longest:
+                longest = high - low
+                best = k
+        for i in range(start, stop):
+            keys[i] = points[order[i], best]
+        middle = start + (leaves // 2) * LEAF
+        _select(keys, order, start, stop, middle)
+        children[node, 0] = nodes
+        children[node, 1] = nodes + 1
+        stack[top, 0] = nodes + 1
+        stack[top, 1] = middle
+        stack[top, 2] = stop
+        stack[top + 1, 0] = nodes
+        stack[top + 1, 1] = start
+        stack[top + 1, 2] = middle
+        top += 2
+        nodes += 2
+    return order, children, leaf_of_node
+
+
+@kernel
+def _pack_leaves(points, rests, order, children, leaf_of_node):
+    n, depth = points.shape
+    n_leaves = (n + LEAF - 1) // LEAF
+    sketch = np.zeros((n_leaves, depth, LEAF))
+    half_norms = np.full((n_leaves, LEAF), -1e300)
+    leaf_rests = np.zeros((n_leaves, LEAF))
+    low = np.full((len(children), depth), np.inf)
+    high = np.full((len(children), depth), -np.inf)
+    for position in range(n):
+        leaf, slot, i = position // LEAF, position % LEAF, order[position]
+        norm = 0.0
+        for k in range(depth):
+            value = points[i, k]
+            sketch[leaf, k, slot] = value
+            norm += value * value
+        half_norms[leaf, slot] = -0.5 * norm
+        leaf_rests[leaf, slot] = rests[i]
+    for node in range(len(children) - 1, -1, -1):  # children come after their parent
+        if children[node, 0] < 0:
+            leaf = leaf_of_node[node]
+            count = min(LEAF, n - leaf * LEAF)
+            for k in range(depth):
+                low[node, k] = sketch[leaf, k, :count].min()
+                high[node, k] = sketch[leaf, k, :count].max()
+        else:
+            for k in range(depth):
+                low[node, k] = min(low[children[node, 0], k], low[children[node, 1], k])
+                high[node, k] = max(high[children[node, 0], k], high[children[node, 1], k])
+    return sketch, half_norms, leaf_rests, low, high
+
+
+@kernel
+def find_leaves(index, low, high, leaves):
+    """Leaves whose box may come within the radius of the box [low, high]; returns their number."""
+    limit = index.radius * index.radius + index.slack
+    depth = len(low)
+    stack = np.empty(128, np.int64)
+    stack[0] = 0
+    top = 1
+    found = 0
+    while top > 0:
+        top -= 1
+        node = stack[top]
+        gap = 0.0
+        for k in range(depth):
+            side = max(index.low[node, k] - high[k], low[k] - index.high[node, k])
+            if side > 0.0:
+                gap += side * side
+        if gap > limit:
+            continue
+        if index.children[node, 0] < 0:
+            leaves[found] = index.children[node, 1]
+            found += 1
+        else:
+            stack[top] = index.children[node, 1]
+            stack[top + 1] = index.children[node, 0]
+            top += 2
+    return found
+
+
+@kernel
+def settle(index, X, x0, leaf, inside, maybe):
+    """`inside` plus those of `maybe` that a full distance puts within the radius."""
+    width = index.rows.shape[1]
+    limit = index.radius * index.radius
+    shell = maybe & ~inside
+    one = np.uint64(1)
+    while shell != 0:
+        bit = count_trailing_zeros(shell)
+        if square_distance(X, x0, index.rows, (leaf * LEAF + bit) * width, width) <= limit:
+            inside |= one << np.uint64(bit)
+        shell &= shell - one
+    return inside
+
+
+@kernel
+def leaf_masks(index, leaf, leaves, found, masks, products):
+    """masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`."""
+    n, width = index.rows.shape
+    depth = index.sketch.shape[1]
+    here = min(LEAF, n - leaf * LEAF)
+    h2 = index.radius * index.radius
+    for f in range(found):
+        other = leaves[f]
+        for r0 in range(0, here, 4):
+            leaf_products(index.sketch, leaf * depth * LEAF + r0, index.sketch, other * depth * LEAF, depth, products)
+            for r in range(r0, min(r0 + 4, here)):
+                at = (r - r0) * LEAF
+                # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
+                threshold = -0.5 * (h2 + index.slack) - index.half_norms[leaf, r]
+                maybe = mask_at_least(
+                    products, at, index.half_norms, other * LEAF, 0.0, index.rests, other * LEAF, threshold
+                )
+                if maybe != 0:
+                    threshold = -0.5 * (h2 - index.slack) - index.half_norms[leaf, r]
+                    inside = mask_at_least(
+                        products,
+                        at,
+                        index.half_norms,
+                        other * LEAF,
+                        2.0 * index.rests[leaf, r],
+                        index.rests,
+                        other * LEAF,
+                        threshold,
+                    )
+                    maybe = settle(index, index.rows, (leaf * LEAF + r) * width, other, inside, maybe)
+                masks[r, f] = maybe
+
+
+@kernel
+def point_mask(index, X, x0, point, rest, half_norm, leaf, products):
+    """Which points of `leaf` lie in the ball around one query (row at element `x0` of X)."""
+    depth = index.sketch.shape[1]
+    h2 = index.radius * index.radius
+    point_products(point, index.sketch, leaf * depth * LEAF, depth, products)
+    at = leaf * LEAF
+    maybe = mask_at_least(
+        products, 0, index.half_norms, at, 0.0, index.rests, at, -0.5 * (h2 + index.slack) - half_norm
+    )
+    if maybe == 0:
+        return maybe
+    inside = mask_at_least(
+        products, 0, index.half_norms, at, 2.0 * rest, index.rests, at, -0.5 * (h2 - index.slack) - half_norm
+    )
+    return settle(index, X, x0, leaf, inside, maybe)
+
+
+@kernel(parallel=True)
+def _count(index, X, points, rests):
+    m = len(X)
+    width = X.shape[1]
+    counts = np.zeros(m, np.int64)
+    n_leaves = len(index.half_norms)
+    for q in prange(m):
+        leaves = np.empty(n_leaves, np.int64)
+        products = np.empty((1, LEAF))
+        point = points[q]
+        found = find_leaves(index, point, point, leaves)
+        half_norm = -0.5 * (point * point).sum()
+        total = 0
+        for f in range(found):
+            total += count_ones(point_mask(index, X, q * width, point, rests[q], half_norm, leaves[f], products))
+        counts[q] = total
+    return counts

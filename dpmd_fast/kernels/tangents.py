@@ -1,0 +1,269 @@
+"""Local PCA at every reference point: covariance of the ball, top-d basis.
+
+Points of one leaf are visited in a chain of near neighbours, and the moment matrix is carried along:
+only the rows that entered or left the ball are added or taken away, and the next eigenproblem starts
+from the last basis. Moments are kept about the middle of the leaf, which is within a few radii, and
+are summed afresh about the ball's own middle as soon as that could cost digits.
+
+A leaf is done by one thread from beginning to end, so the bits do not depend on the thread count.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpmd_fast.kernels.balls import LEAF, BallIndex, find_leaves, leaf_masks, pad_queries, point_mask, sketch_queries
+from dpmd_fast.kernels.eigen import scratch, top_eigenvectors
+from dpmd_fast.kernels.jit import kernel, prange, threads
+from dpmd_fast.kernels.tiles import (
+    LANES,
+    add_gram,
+    count_ones,
+    count_trailing_zeros,
+    pack,
+    square_distance,
+    subtract_gram,
+)
+
+_PANEL = 64
+# A moment matrix that was updated is believed while what it holds is at least this share of what
+# went through it; below that it is summed afresh.
+_DRIFT = 1e-3
+_LEAF_REACH = 4.0  # leaves wider than this many radii are not chained
+
+
+def local_tangents(index: BallIndex, dim: int, n_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Tangent bases (n, dim, padded D) and ball counts (n,) of all reference points, in leaf order.
+
+    The basis of a point whose ball holds fewer than dim + 1 points is zero.
+    """
+    n = len(index.rows)
+    padded = LANES * ((index.columns + LANES - 1) // LANES)
+    bases = np.zeros((n, dim, padded))
+    counts = np.zeros(n, np.int64)
+    with threads(n_threads, chunk=1):
+        _leaf_tangents(index, dim, bases, counts)
+    return bases, counts
+
+
+def covariance_at(index: BallIndex, z: np.ndarray) -> tuple[np.ndarray, int]:
+    """Covariance (D, D) of the reference points in the ball around one point, and their number."""
+    points, rests = sketch_queries(index, z[None, :])
+    with threads(1):
+        return _covariance(index, pad_queries(index, z[None, :]), points[0], rests[0])
+
+
+@kernel
+def _collect(masks, r, leaves, found, rows):
+    """Row numbers of the set bits of masks[r]; returns their count."""
+    count = 0
+    one = np.uint64(1)
+    for f in range(found):
+        word = masks[r, f]
+        base = leaves[f] * LEAF
+        while word != 0:
+            rows[count] = base + count_trailing_zeros(word)
+            count += 1
+            word &= word - one
+    return count
+
+
+@kernel
+def _changes(masks, r, last, leaves, found, added, removed):
+    """Row numbers that are in ball r but not in ball `last`, and the reverse."""
+    n_added = 0
+    n_removed = 0
+    one = np.uint64(1)
+    for f in range(found):
+        new = masks[r, f]
+        old = masks[last, f]
+        if new == old:
+            continue
+        base = leaves[f] * LEAF
+        word = new & ~old
+        while word != 0:
+            added[n_added] = base + count_trailing_zeros(word)
+            n_added += 1
+            word &= word - one
+        word = old & ~new
+        while word != 0:
+            removed[n_removed] = base + count_trailing_zeros(word)
+            n_removed += 1
+            word &= word - one
+    return n_added, n_removed
+
+
+@kernel
+def _accumulate(index, rows, count, center, panel, moments, sign):
+    """Add (or take away) the moments about `center` of the listed rows."""
+    width = index.rows.shape[1]
+    groups = width // LANES
+    start = 0
+    while start < count:
+        block = min(_PANEL, count - start)
+        for t in range(block):
+            pack(index.rows, rows[start + t] * width, center, 1.0, panel, LANES * t, LANES * _PANEL, groups)
+        if sign > 0:
+            add_gram(panel, _PANEL, block, moments, groups)
+        else:
+            subtract_gram(panel, _PANEL, block, moments, groups)
+        start += block
+
+
+@kernel
+def _fresh(index, rows, count, center, panel, moments):
+    """Moments of the listed rows about their own mean (which is left in `center`)."""
+    D = index.columns
+    center[:] = 0.0
+    for t in range(count):
+        for k in range(D):
+            center[k] += index.rows[rows[t], k]
+    for k in range(D):
+        center[k] /= count
+    moments[:] = 0.0
+    _accumulate(index, rows, count, center, panel, moments, 1)
+
+
+@kernel
+def _trace(moments, D):
+    total = 0.0
+    for i in range(D):
+        total += moments[i, i]
+    return total
+
+
+@kernel
+def _scatter(moments, D, count, C):
+    """C = moments about the mean (count - 1 times the covariance), symmetric, from the upper triangle."""
+    share = 1.0 / count
+    width = C.shape[0]
+    for i in range(D):
+        mean = moments[i, D] * share
+        for j in range(i, D):
+            C[i, j] = moments[i, j] - mean * moments[j, D]
+    # mirrored in blocks that stay in the first-level cache
+    for i0 in range(0, width, 8):
+        for j0 in range(i0, width, 8):
+            for j in range(j0, min(j0 + 8, D)):
+                for i in range(i0, min(i0 + 8, j)):
+                    C[j, i] = C[i, j]
+
+
+@kernel
+def _chain(index, leaf, here, tour):
+    """Visit the points of a leaf by nearest unvisited neighbour; returns the squared width of the leaf."""
+    width = index.rows.shape[1]
+    base = leaf * LEAF
+    for r in range(here):
+        tour[r] = r
+    spread = 0.0
+    for i in range(here - 1):
+        best = math.inf
+        at = i + 1
+        for j in range(i + 1, here):
+            gap = square_distance(index.rows, (base + tour[i]) * width, index.rows, (base + tour[j]) * width, width)
+            if i == 0:
+                spread = max(spread, gap)
+            if gap < best:
+                best = gap
+                at = j
+        tour[i + 1], tour[at] = tour[at], tour[i + 1]
+    return spread
+
+
+@kernel(parallel=True)
+def _leaf_tangents(index, d, bases, counts):
+    n, width = index.rows.shape
+    D = index.columns
+    padded = bases.shape[2]
+    n_leaves = len(index.half_norms)
+    groups = width // LANES
+    h2 = index.radius * index.radius
+    node_of_leaf = np.empty(n_leaves, np.int64)
+    for node in range(len(index.children)):
+        if index.children[node, 0] < 0:
+            node_of_leaf[index.children[node, 1]] = node
+    for leaf in prange(n_leaves):
+        here = min(LEAF, n - leaf * LEAF)
+        leaves = np.empty(n_leaves, np.int64)
+        node = node_of_leaf[leaf]
+        found = find_leaves(index, index.low[node], index.high[node], leaves)
+        masks = np.empty((here, found), np.uint64)
+        leaf_masks(index, leaf, leaves, found, masks, np.empty((4, LEAF)))
+        tour = np.empty(here, np.int64)
+        chained = _chain(index, leaf, here, tour) <= _LEAF_REACH * _LEAF_REACH * h2
+        middle = np.zeros(width)
+        for r in range(here):
+            for k in range(D):
+                middle[k] += index.rows[leaf * LEAF + r, k] / here
+        own = np.zeros(width)
+        rows = np.empty(found * LEAF, np.int64)
+        gone = np.empty(found * LEAF, np.int64)
+        panel = np.empty((groups, _PANEL, LANES))
+        moments = np.zeros((width, width))
+        C = np.zeros((padded, padded))
+        Q, Z, R, S, A, V, work = scratch(padded, d)
+        warm = False
+        last = -1
+        handled = 0.0
+        for step in range(here):
+            r = tour[step]
+            count = 0
+            for f in range(found):
+                count += count_ones(masks[r, f])
+            counts[leaf * LEAF + r] = count
+            if count <= d:
+                continue
+            good = False
+            if chained:
+                if last >= 0:
+                    added, removed = _changes(masks, r, last, leaves, found, rows, gone)
+                else:
+                    added, removed = count, count
+                before = _trace(moments, D)
+                if added + removed < count:
+                    _accumulate(index, rows, added, middle, panel, moments, 1)
+                    handled += max(_trace(moments, D) - before, 0.0)
+                    _accumulate(index, gone, removed, middle, panel, moments, -1)
+                else:
+                    moments[:] = 0.0
+                    _accumulate(index, rows, _collect(masks, r, leaves, found, rows), middle, panel, moments, 1)
+                    handled = _trace(moments, D)
+                last = r
+                _scatter(moments, D, count, C)
+                good = _trace(C, D) > _DRIFT * handled
+            if not good:
+                _fresh(index, rows, _collect(masks, r, leaves, found, rows), own, panel, moments)
+                _scatter(moments, D, count, C)
+                last = -1
+            warm = top_eigenvectors(C, D, padded, d, warm, Q, Z, R, S, A, V, work)
+            for c in range(d):
+                for k in range(padded):
+                    bases[leaf * LEAF + r, c, k] = Q[c, k]
+
+
+@kernel
+def _covariance(index, X, point, rest):
+    n_leaves = len(index.half_norms)
+    D = index.columns
+    width = index.rows.shape[1]
+    leaves = np.empty(n_leaves, np.int64)
+    found = find_leaves(index, point, point, leaves)
+    masks = np.empty((1, found), np.uint64)
+    products = np.empty((1, LEAF))
+    half_norm = -0.5 * (point * point).sum()
+    count = 0
+    for f in range(found):
+        masks[0, f] = point_mask(index, X, 0, point, rest, half_norm, leaves[f], products)
+        count += count_ones(masks[0, f])
+    C = np.zeros((D, D))
+    if count >= 2:
+        rows = np.empty(count, np.int64)
+        _collect(masks, 0, leaves, found, rows)
+        moments = np.zeros((width, width))
+        _fresh(index, rows, count, np.zeros(width), np.empty((width // LANES, _PANEL, LANES)), moments)
+        _scatter(moments, D, count, C)
+        C /= count - 1.0
+    return C, count

@@ -1,0 +1,363 @@
+"""Vector micro-kernels: register tiles, bit masks and fixed-order reductions.
+
+Numba's loops reach a third of what two FMA units can do: it may not re-order a sum, and it cannot
+keep a 4 x 12 block of accumulators in registers. These few functions are written one level lower,
+as LLVM vectors of four doubles, so that a sum has one order on every machine, for every thread count.
+
+Each takes contiguous float64 arrays with element offsets (not addresses: the array stays alive for
+the call). With ``NUMBA_DISABLE_JIT=1`` plain NumPy twins of the same name stand in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from dpmd_fast.kernels.jit import JIT_DISABLED, kernel
+
+LANES = 4
+
+_F64 = ir.DoubleType()
+_I64 = ir.IntType(64)
+_I32 = ir.IntType(32)
+_VEC = ir.VectorType(_F64, LANES)
+
+
+def _int(value):
+    return ir.Constant(_I64, value)
+
+
+def _pointer(context, builder, array_type, array, offset):
+    """Pointer to element `offset` of a contiguous array argument."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [offset])
+
+
+def _load(builder, pointer):
+    return builder.load(builder.bitcast(pointer, _VEC.as_pointer()), align=8)
+
+
+def _store(builder, value, pointer):
+    builder.store(value, builder.bitcast(pointer, _VEC.as_pointer()), align=8)
+
+
+def _splat(builder, scalar):
+    undefined = ir.Constant(_VEC, ir.Undefined)
+    lane0 = builder.insert_element(undefined, scalar, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(lane0, undefined, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
+
+
+def _fma(builder, a, b, c):
+    return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
+
+
+def _horizontal_sum(builder, vector):
+    lanes = [builder.extract_element(vector, ir.Constant(_I32, i)) for i in range(LANES)]
+    return builder.fadd(builder.fadd(lanes[0], lanes[2]), builder.fadd(lanes[1], lanes[3]))
+
+
+def _make_tile(n_rows, n_groups, negative):
+    """C[i, 4j + l] += or -= sum_k A[k sa + i ra] B[k sb + j gb + l], i < n_rows, j < n_groups, l < 4."""
+
+    @intrinsic
+    def tile(typingctx, A, a0, sa, ra, B, b0, sb, gb, depth, C, c0, ldc):
+        i64 = types.int64
+        sig = types.void(A, i64, i64, i64, B, i64, i64, i64, i64, C, i64, i64)
+
+        def codegen(context, builder, signature, args):
+            A, a0, sa, ra, B, b0, sb, gb, depth, C, c0, ldc = args
+            pa = _pointer(context, builder, signature.args[0], A, a0)
+            pb = _pointer(context, builder, signature.args[4], B, b0)
+            pc = _pointer(context, builder, signature.args[9], C, c0)
+            rows = [builder.gep(pa, [builder.mul(ra, _int(i))]) for i in range(n_rows)]
+            groups = [builder.gep(pb, [builder.mul(gb, _int(j))]) for j in range(n_groups)]
+            entry = builder.block
+            loop = builder.append_basic_block("tile.loop")
+            body = builder.append_basic_block("tile.body")
+            done = builder.append_basic_block("tile.done")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            k = builder.phi(_I64)
+            k.add_incoming(_int(0), entry)
+            sums = [[builder.phi(_VEC) for _ in groups] for _ in rows]
+            for row in sums:
+                for cell in row:
+                    cell.add_incoming(ir.Constant(_VEC, [0.0] * LANES), entry)
+            builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
+            builder.position_at_end(body)
+            ka, kb = builder.mul(k, sa), builder.mul(k, sb)
+            right = [_load(builder, builder.gep(g, [kb])) for g in groups]
+            for i, row in enumerate(rows):
+                left = _splat(builder, builder.load(builder.gep(row, [ka])))
+                for j in range(n_groups):
+                    sums[i][j].add_incoming(_fma(builder, left, right[j], sums[i][j]), body)
+            k.add_incoming(builder.add(k, _int(1)), body)
+            builder.branch(loop)
+            builder.position_at_end(done)
+            for i in range(n_rows):
+                target = builder.gep(pc, [builder.mul(ldc, _int(i))])
+                for j in range(n_groups):
+                    cell = builder.gep(target, [_int(LANES * j)])
+                    combine = builder.fsub if negative else builder.fadd
+                    _store(builder, combine(_load(builder, cell), sums[i][j]), cell)
+            return context.get_dummy_value()
+
+        return sig, codegen
+
+    def plain_tile(A, a0, sa, ra, B, b0, sb, gb, depth, C, c0, ldc):
+        a, b, c = A.reshape(-1), B.reshape(-1), C.reshape(-1)
+        k = np.arange(depth)[:, None]
+        left = a[a0 + k * sa + np.arange(n_rows) * ra]
+        columns = (np.arange(n_groups)[:, None] * gb + np.arange(LANES)).ravel()
+        product = left.T @ b[b0 + k * sb + columns]
+        cells = c0 + np.arange(n_rows)[:, None] * ldc + np.arange(n_groups * LANES)
+        c[cells] += -product if negative else product
+
+    return plain_tile if JIT_DISABLED else tile
+
+
+_t41, _t42, _t43 = (_make_tile(4, j, False) for j in (1, 2, 3))
+_n41, _n42, _n43 = (_make_tile(4, j, True) for j in (1, 2, 3))
+_t11, _t12, _t13 = (_make_tile(1, j, False) for j in (1, 2, 3))
+_t21, _t22, _t23 = (_make_tile(2, j, False) for j in (1, 2, 3))
+_t31, _t32, _t33 = (_make_tile(3, j, False) for j in (1, 2, 3))
+_t14 = _make_tile(1, 4, False)
+
+
+@intrinsic
+def _dot(typingctx, A, a0, B, b0, count):
+    sig = types.float64(A, types.int64, B, types.int64, types.int64)
+
+    def codegen(context, builder, signature, args):
+        return _reduce(context, builder, signature, args, difference=False)
+
+    return sig, codegen
+
+
+@intrinsic
+def _square_distance(typingctx, A, a0, B, b0, count):
+    sig = types.float64(A, types.int64, B, types.int64, types.int64)
+
+    def codegen(context, builder, signature, args):
+        return _reduce(context, builder, signature, args, difference=True)
+
+    return sig, codegen
+
+
+def _reduce(context, builder, signature, args, difference):
+    """Sum of products (or squared differences) over `count` elements, a multiple of four."""
+    A, a0, B, b0, count = args
+    pa = _pointer(context, builder, signature.args[0], A, a0)
+    pb = _pointer(context, builder, signature.args[2], B, b0)
+    zero = ir.Constant(_VEC, [0.0] * LANES)
+    total = cgutils.alloca_once_value(builder, zero)
+    even = builder.and_(count, _int(~7))
+
+    def term(offset):
+        a, b = _load(builder, builder.gep(pa, [offset])), _load(builder, builder.gep(pb, [offset]))
+        if difference:
+            a = b = builder.fsub(a, b)
+        return a, b
+
+    second = cgutils.alloca_once_value(builder, zero)
+    with cgutils.for_range_slice(builder, _int(0), even, _int(8), intp=_I64) as (i, _):
+        a, b = term(i)
+        builder.store(_fma(builder, a, b, builder.load(total)), total)
+        a, b = term(builder.add(i, _int(4)))
+        builder.store(_fma(builder, a, b, builder.load(second)), second)
+    with cgutils.for_range_slice(builder, even, count, _int(4), intp=_I64) as (i, _):
+        a, b = term(i)
+        builder.store(_fma(builder, a, b, builder.load(total)), total)
+    return _horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
+
+
+@intrinsic
+def _mask_at_least(typingctx, T, t0, shift, s0, scale, R, r0, threshold):
+    """Bit i of 64: T[i] + shift[i] - scale * R[i] >= threshold."""
+    f64, i64 = types.float64, types.int64
+    sig = types.uint64(T, i64, shift, i64, f64, R, i64, f64)
+
+    def codegen(context, builder, signature, args):
+        T, t0, shift, s0, scale, R, r0, threshold = args
+        pt = _pointer(context, builder, signature.args[0], T, t0)
+        ps = _pointer(context, builder, signature.args[2], shift, s0)
+        pr = _pointer(context, builder, signature.args[5], R, r0)
+        factor, bound = _splat(builder, builder.fsub(ir.Constant(_F64, 0.0), scale)), _splat(builder, threshold)
+        mask = _int(0)
+        for i in range(0, 64, LANES):
+            value = builder.fadd(_load(builder, builder.gep(pt, [_int(i)])), _load(builder, builder.gep(ps, [_int(i)])))
+            value = _fma(builder, factor, _load(builder, builder.gep(pr, [_int(i)])), value)
+            hit = builder.bitcast(builder.fcmp_ordered(">=", value, bound), ir.IntType(LANES))
+            mask = builder.or_(mask, builder.shl(builder.zext(hit, _I64), _int(i)))
+        return mask
+
+    return sig, codegen
+
+
+@intrinsic
+def _pack(typingctx, row, r0, center, scale, panel, p0, stride, groups):
+    """panel[p0 + g stride + l] = scale (row[r0 + 4g + l] - center[4g + l]), g < groups."""
+    i64 = types.int64
+    sig = types.void(row, i64, center, types.float64, panel, i64, i64, i64)
+
+    def codegen(context, builder, signature, args):
+        row, r0, center, scale, panel, p0, stride, groups = args
+        source = _pointer(context, builder, signature.args[0], row, r0)
+        middle = _pointer(context, builder, signature.args[2], center, _int(0))
+        target = _pointer(context, builder, signature.args[4], panel, p0)
+        factor = _splat(builder, scale)
+        with cgutils.for_range(builder, groups, intp=_I64) as loop:
+            at = builder.mul(loop.index, _int(LANES))
+            value = builder.fsub(_load(builder, builder.gep(source, [at])), _load(builder, builder.gep(middle, [at])))
+            _store(builder, builder.fmul(factor, value), builder.gep(target, [builder.mul(loop.index, stride)]))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def _count_trailing_zeros(typingctx, word):
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), codegen
+
+
+@intrinsic
+def _count_ones(typingctx, word):
+    def codegen(context, builder, signature, args):
+        return builder.ctpop(args[0])
+
+    return types.int64(types.uint64), codegen
+
+
+if JIT_DISABLED:
+
+    def _dot(A, a0, B, b0, count):
+        return float(np.dot(A.reshape(-1)[a0 : a0 + count], B.reshape(-1)[b0 : b0 + count]))
+
+    def _square_distance(A, a0, B, b0, count):
+        gap = A.reshape(-1)[a0 : a0 + count] - B.reshape(-1)[b0 : b0 + count]
+        return float(np.dot(gap, gap))
+
+    def _mask_at_least(T, t0, shift, s0, scale, R, r0, threshold):
+        value = T.reshape(-1)[t0 : t0 + 64] + shift.reshape(-1)[s0 : s0 + 64]
+        value = value - scale * R.reshape(-1)[r0 : r0 + 64]
+        return np.uint64(sum(1 << i for i in range(64) if value[i] >= threshold))
+
+    def _pack(row, r0, center, scale, panel, p0, stride, groups):
+        source, target = row.reshape(-1), panel.reshape(-1)
+        for g in range(groups):
+            part = source[r0 + LANES * g : r0 + LANES * (g + 1)] - center[LANES * g : LANES * (g + 1)]
+            target[p0 + g * stride : p0 + g * stride + LANES] = scale * part
+
+    def _count_trailing_zeros(word):
+        return (int(word) & -int(word)).bit_length() - 1
+
+    def _count_ones(word):
+        return int(word).bit_count()
+
+
+dot = _dot
+square_distance = _square_distance
+mask_at_least = _mask_at_least
+pack = _pack
+count_trailing_zeros = _count_trailing_zeros
+count_ones = _count_ones
+
+
+@kernel
+def add_gram(panel, capacity, rows, C, groups):
+    """Add the Gram matrix of `rows` packed rows to the upper 4 x 4 blocks of C (ldc = 4 groups)."""
+    gs = LANES * capacity
+    ldc = LANES * groups
+    for i in range(groups):
+        j = i
+        while j + 3 <= groups:
+            _t43(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
+            j += 3
+        if groups - j == 2:
+            _t42(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
+        elif groups - j == 1:
+            _t41(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
+
+
+@kernel
+def subtract_gram(panel, capacity, rows, C, groups):
+    """As `add_gram`, subtracting."""
+    gs = LANES * capacity
+    ldc = LANES * groups
+    for i in range(groups):
+        j = i
+        while j + 3 <= groups:
+            _n43(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
+            j += 3
+        if groups - j == 2:
+            _n42(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
+        elif groups - j == 1:
+            _n41(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
+
+
+@kernel
+def leaf_products(A, a0, B, b0, depth, T):
+    """T[i, j] = sum_k A[a0 + 64 k + i] B[b0 + 64 k + j] for 4 rows i and 64 columns j."""
+    T[:4] = 0.0
+    for j in range(0, 60, 12):
+        _t43(A, a0, 64, 1, B, b0 + j, 64, LANES, depth, T, j, 64)
+    _t41(A, a0, 64, 1, B, b0 + 60, 64, LANES, depth, T, 60, 64)
+
+
+@kernel
+def point_products(x, B, b0, depth, T):
+    """T[0, j] = sum_k x[k] B[b0 + 64 k + j] for 64 columns j."""
+    T[0] = 0.0
+    for j in range(0, 64, 16):
+        _t14(x, 0, 1, 0, B, b0 + j, 64, LANES, depth, T, j, 64)
+
+
+@kernel
+def multiply_symmetric(Q, rows, C, Z, width):
+    """Z[:rows] = Q[:rows] C for a symmetric C; all with row stride `width`, a multiple of four."""
+    Z[:rows] = 0.0
+    r = 0
+    while r < rows:
+        step = min(4, rows - r)
+        if rows - r == 5:
+            step = 3
+        j = 0
+        while j < width:
+            groups = min(3, (width - j) // LANES)
+            a0 = r * width
+            c0 = r * width + j
+            if step == 4:
+                if groups == 3:
+                    _t43(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+                elif groups == 2:
+                    _t42(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+                else:
+                    _t41(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+            elif step == 3:
+                if groups == 3:
+                    _t33(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+                elif groups == 2:
+                    _t32(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+                else:
+                    _t31(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+            elif step == 2:
+                if groups == 3:
+                    _t23(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+                elif groups == 2:
+                    _t22(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+                else:
+                    _t21(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+            elif groups == 3:
+                _t13(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+            elif groups == 2:
+                _t12(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+            else:
+                _t11(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+            j += LANES * groups
+        r += step

@@ -1,0 +1,211 @@
+"""What a Gaussian release costs: exact GDP, zCDP by the optimal Rényi conversion, the paper's closed form.
+
+A Gaussian mechanism with sensitivity ``Delta`` and deviation ``s`` has ``mu = Delta / s`` and
+``rho = mu**2 / 2``; ``mu**2`` adds up over releases. The three pairs of functions below convert between that
+number and (epsilon, delta). Each is an upper bound on the privacy loss of the same mechanism; only the GDP
+curve is tight, so it asks for the least noise. Nonsense is refused rather than converted: an accountant that
+answers 0 to NaN would release without noise.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from numbers import Real
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import erfcx, erfinv, ndtr, ndtri
+
+_LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
+
+
+def checked(name: str, value: object, *, positive: bool = False, below: float = math.inf) -> float:
+    """Return `value` as a float, or refuse it.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for the message.
+    value : object
+        What the caller gave. Booleans, strings, arrays, NaN and infinities are refused.
+    positive : bool
+        Refuse 0 as well; negative numbers are always refused.
+    below : float
+        Exclusive upper limit.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, what was given and what is allowed.
+    """
+    lower = "> 0" if positive else ">= 0"
+    allowed = f"a finite number {lower}" + (f" and < {below:g}" if below < math.inf else "")
+    number = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:  # an integer beyond the range of floats
+            number = math.inf
+    # Written so that NaN fails: every comparison with it is false.
+    if not (0.0 <= number < below and number < math.inf) or (positive and number == 0.0):
+        raise ValueError(f"{name} = {value!r}: must be {allowed}")
+    return number
+
+
+def checked_integer(name: str, value: object, *, minimum: int = 0) -> int:
+    """Return `value` as an int of at least `minimum`, or raise a ValueError that names the argument."""
+    try:
+        number = minimum - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = minimum - 1
+    if number < minimum:
+        raise ValueError(f"{name} = {value!r}: must be an integer >= {minimum}")
+    return number
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Root of a monotone function in [low, high], to the last bits relative to the root."""
+    if low == high:
+        return low
+    return float(brentq(function, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000))
+
+
+def _mills(x: float) -> float:
+    """Mills ratio (1 - Phi(x)) / phi(x); overflows only for x < -35."""
+    return math.sqrt(math.pi / 2.0) * float(erfcx(x / math.sqrt(2.0)))
+
+
+def _mills_descent(x: float) -> float:
+    """Minus the derivative of the Mills ratio, 1 - x M(x): positive, near x^-2 for large x."""
+    if x < 100.0:
+        return 1.0 - x * _mills(x)
+    u = 1.0 / (x * x)
+    return u * (1.0 - u * (3.0 - u * (15.0 - u * 105.0)))
+
+
+def _log_gdp_delta(mu: float, epsilon: float) -> float:
+    """Logarithm of the GDP curve for mu > 0.
+
+    With a = mu/2 - eps/mu and M the Mills ratio, phi(a) = e^eps phi(a - mu), so the curve equals
+    phi(a) (M(-a) - M(mu - a)): no e^eps that could overflow. Where the two ratios nearly cancel, their
+    difference is the integral of -M' over an interval of length mu, a sum of positive terms.
+    """
+    centre = epsilon / mu
+    a = 0.5 * mu - centre
+    if a < -1e100:
+        return -math.inf
+    if mu <= max(1.0, 0.5 * centre):
+        points = (centre + 0.5 * mu * _NODES).tolist()
+        descent = math.fsum(w * _mills_descent(x) for w, x in zip(_WEIGHTS.tolist(), points, strict=True))
+        return -0.5 * a * a - _LOG_SQRT_2PI + math.log(mu) + math.log(0.5 * descent)
+    tail = _mills(centre + 0.5 * mu)
+    if a <= 0.0:
+        return -0.5 * a * a - _LOG_SQRT_2PI + math.log(_mills(-a) - tail)
+    return math.log1p(-(float(ndtr(-a)) + math.exp(-0.5 * a * a - _LOG_SQRT_2PI) * tail))
+
+
+def gdp_delta(mu: float, epsilon: float) -> float:
+    """Smallest delta for which mu-GDP implies (epsilon, delta)-DP.
+
+    ``delta = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)``, to a relative error of about 1e-12 down to
+    the smallest floats. The curve is exact for the Gaussian mechanism (Balle and Wang 2018; Dong, Roth and
+    Su 2022).
+    """
+    mu = checked("mu", mu)
+    epsilon = checked("epsilon", epsilon)
+    return math.exp(_log_gdp_delta(mu, epsilon)) if mu > 0.0 else 0.0
+
+
+def gdp_epsilon(mu: float, delta: float) -> float:
+    """Smallest epsilon >= 0 for which mu-GDP implies (epsilon, delta)-DP; inf if no float is large enough."""
+    mu = checked("mu", mu)
+    delta = checked("delta", delta, positive=True, below=1.0)
+    if mu == 0.0 or delta >= math.erf(mu / math.sqrt(8.0)):
+        return 0.0
+    # The curve lies below Phi(mu/2 - eps/mu).
+    high = mu * (0.5 * mu - float(ndtri(delta)))
+    if high == math.inf:
+        return math.inf
+    target = math.log(delta)
+    # Rounding can put the bound itself a hair on the wrong side.
+    high *= 1.0 + 1e-12
+    return _root(lambda epsilon: _log_gdp_delta(mu, epsilon) - target, 0.0, high)
+
+
+def gdp_mu(epsilon: float, delta: float) -> float:
+    """Largest mu for which mu-GDP implies (epsilon, delta)-DP: the inverse of `gdp_delta` in mu."""
+    epsilon = checked("epsilon", epsilon)
+    delta = checked("delta", delta, positive=True, below=1.0)
+    low = math.sqrt(8.0) * float(erfinv(delta))  # the answer at epsilon = 0
+    if epsilon == 0.0:
+        return low
+    quantile = float(ndtri(delta))
+    root = math.hypot(quantile, math.sqrt(2.0 * epsilon))
+    # The curve lies below Phi(mu/2 - eps/mu), hence this second lower bound, written without cancellation.
+    bound = quantile + root if quantile > 0.0 else 2.0 * (epsilon / (root - quantile))
+    low = max(low, bound) * (1.0 - 1e-12)
+    target = math.log(delta)
+    high = 2.0 * low
+    while _log_gdp_delta(high, epsilon) < target:
+        high *= 2.0
+    return _root(lambda mu: _log_gdp_delta(mu, epsilon) - target, low, high)
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """Smallest epsilon that the optimal Rényi conversion gives for rho-zCDP, clipped at 0.
+
+    Minimises ``rho a + (log(1/delta) + (a - 1) log(1 - 1/a) - log a) / (a - 1)`` over a > 1 (Canonne, Kamath
+    and Steinke 2020). With x = a - 1 the derivative vanishes where ``rho x^2 = log(1/delta) - log(1 + x)``,
+    which has one root. Any order gives a valid bound, so an error in the root never understates epsilon.
+    """
+    rho = checked("rho", rho)
+    delta = checked("delta", delta, positive=True, below=1.0)
+    if rho == 0.0:
+        return 0.0
+    log_inverse = -math.log(delta)
+    high = math.sqrt(log_inverse) / math.sqrt(rho)
+    x = _root(lambda x: rho * x * x + math.log1p(x) - log_inverse, 0.0, high)
+    return max(0.0, rho * (1.0 + x) - math.log1p(1.0 / x) + (log_inverse - math.log1p(x)) / x)
+
+
+def zcdp_rho(epsilon: float, delta: float) -> float:
+    """Largest rho for which `zcdp_epsilon` gives at most `epsilon`.
+
+    At the optimal order rho and epsilon are both explicit in x = a - 1, and epsilon falls as x grows: one
+    root in x.
+    """
+    epsilon = checked("epsilon", epsilon)
+    delta = checked("delta", delta, positive=True, below=1.0)
+    log_inverse = -math.log(delta)
+
+    def excess(x: float) -> float:
+        rest = log_inverse - math.log1p(x)
+        return rest / x * ((1.0 + 2.0 * x) / x) - math.log1p(1.0 / x) - epsilon
+
+    low = high = 1.0
+    while excess(low) < 0.0:
+        low *= 0.5
+    while excess(high) > 0.0:
+        high *= 2.0
+    x = _root(excess, low, high)
+    return (log_inverse - math.log1p(x)) / x / x
+
+
+def paper_epsilon(rho: float, delta: float) -> float:
+    """The paper's conversion from rho-zCDP, ``epsilon = rho + 2 sqrt(rho ln(1/delta))``."""
+    rho = checked("rho", rho)
+    delta = checked("delta", delta, positive=True, below=1.0)
+    return rho + 2.0 * math.sqrt(rho) * math.sqrt(-math.log(delta))
+
+
+def paper_rho(epsilon: float, delta: float) -> float:
+    """Inverse of `paper_epsilon`: ``rho = (sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta)))^2``."""
+    epsilon = checked("epsilon", epsilon)
+    delta = checked("delta", delta, positive=True, below=1.0)
+    log_inverse = -math.log(delta)
+    # The difference of the roots, written without cancellation for small epsilon.
+    root = epsilon / (math.sqrt(log_inverse + epsilon) + math.sqrt(log_inverse))
+    return root * root

@@ -1,0 +1,182 @@
+"""Privacy budgets and how Algorithm 2 divides them over queries, steps, projector and mean."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, SupportsIndex, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpmd_fast.privacy import accounting
+
+Conversion: TypeAlias = Literal["gdp", "zcdp", "paper"]
+_CONVERSIONS = ("gdp", "zcdp", "paper")
+
+
+class BudgetExceeded(Exception):  # noqa: N818  (a public name other programs rely on)
+    """A spend was refused because it asks for more than is left; nothing was spent or computed.
+
+    Parameters
+    ----------
+    asked, remaining : float
+        In units of mu^2, which add up over releases.
+    what : str, optional
+        What the spend was for.
+    """
+
+    def __init__(self, asked: float, remaining: float, what: str | None = None) -> None:
+        self.asked = asked
+        self.remaining = remaining
+        self.what = what
+        subject = "the request" if what is None else what
+        super().__init__(
+            f"budget exceeded: {subject} asks for mu^2 = {asked:.9g}, "
+            f"and mu^2 = {remaining:.9g} is left; nothing was spent"
+        )
+
+    def __reduce__(self) -> tuple[type[BudgetExceeded], tuple[float, float, str | None]]:
+        return type(self), (self.asked, self.remaining, self.what)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An (epsilon, delta) budget and the conversion that turns it into Gaussian noise.
+
+    Parameters
+    ----------
+    epsilon : float
+        Positive.
+    delta : float
+        In (0, 1). Keep it far below 1/n.
+    conversion : {"gdp", "zcdp", "paper"}
+        ``"gdp"`` is exact for Gaussian noise and buys the most; ``"zcdp"`` is the optimal Rényi conversion;
+        ``"paper"`` is ``epsilon = rho + 2 sqrt(rho ln(1/delta))``.
+    """
+
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    conversion: Conversion = "gdp"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", accounting.checked("epsilon", self.epsilon, positive=True))
+        object.__setattr__(self, "delta", accounting.checked("delta", self.delta, positive=True, below=1.0))
+        _check_conversion(self.conversion)
+        if not 0.0 < self.rho < math.inf:
+            raise ValueError(
+                f"epsilon = {self.epsilon!r}, delta = {self.delta!r}: they buy rho = {self.rho!r}, "
+                "which must be positive and finite"
+            )
+
+    @cached_property
+    def rho(self) -> float:
+        """The zCDP parameter that the budget buys, mu^2 / 2."""
+        if self.conversion == "gdp":
+            return 0.5 * accounting.gdp_mu(self.epsilon, self.delta) ** 2
+        if self.conversion == "zcdp":
+            return accounting.zcdp_rho(self.epsilon, self.delta)
+        return accounting.paper_rho(self.epsilon, self.delta)
+
+    @property
+    def mu(self) -> float:
+        """The GDP parameter that the budget buys, sqrt(2 rho)."""
+        return math.sqrt(2.0 * self.rho)
+
+    @classmethod
+    def from_rho(cls, rho: float, delta: float, conversion: Conversion = "gdp") -> Budget:
+        """Return the budget whose ``.rho`` is `rho` at the given `delta`.
+
+        Raises
+        ------
+        ValueError
+            Also where (0, `delta`) already holds at `rho`: no epsilon stands for so little, and the budget
+            of epsilon = 0 would spend more than was asked for.
+        """
+        rho = accounting.checked("rho", rho, positive=True)
+        _check_conversion(conversion)
+        if conversion == "gdp":
+            epsilon = accounting.gdp_epsilon(math.sqrt(2.0 * rho), delta)
+        elif conversion == "zcdp":
+            epsilon = accounting.zcdp_epsilon(rho, delta)
+        else:
+            epsilon = accounting.paper_epsilon(rho, delta)
+        if epsilon == 0.0:
+            raise ValueError(
+                f"rho = {rho!r}: at delta = {delta!r} this already gives epsilon = 0; "
+                "allowed is a larger rho or a smaller delta"
+            )
+        return cls(epsilon, delta, conversion)
+
+
+def _check_conversion(conversion: object) -> None:
+    if not isinstance(conversion, str) or conversion not in _CONVERSIONS:
+        raise ValueError(f"conversion = {conversion!r}: must be one of {', '.join(map(repr, _CONVERSIONS))}")
+
+
+def resolve_schedule(
+    schedule: str | ArrayLike | None,
+    budget: Budget,
+    n_queries: SupportsIndex,
+    steps: SupportsIndex,
+    theta: float,
+) -> NDArray[np.float64]:
+    """Divide a budget over the releases of Algorithm 2.
+
+    Parameters
+    ----------
+    schedule : None, "per-query" or array of shape (n_queries, steps, 2)
+        None divides ``budget.rho`` evenly over queries and steps, as the paper proposes. ``"per-query"``
+        gives every query (epsilon/m, delta/m), converted on its own, as in the paper's single-cell study:
+        basic composition over the queries, which costs more noise. An array holds the rho of every release
+        and must sum to ``budget.rho`` within 1e-9 of it; a sum above is scaled down to it.
+    budget : Budget
+        The total.
+    n_queries, steps : int
+        m and T, at least 1.
+    theta : float
+        Share of the projector, in (0, 1); not used with an array.
+
+    Returns
+    -------
+    ndarray of shape (n_queries, steps, 2)
+        rho of the projector, then of the mean. A share of 0 would need noise of infinite scale, so the
+        mechanism skips that release: a zero projector share means that no projector is released in that
+        step, a zero mean share that the query has nothing to move to and stays where it is.
+    """
+    m = accounting.checked_integer("n_queries", n_queries, minimum=1)
+    t = accounting.checked_integer("steps", steps, minimum=1)
+    if schedule is not None and not isinstance(schedule, str):
+        return _checked_schedule(schedule, budget, (m, t, 2))
+    theta = accounting.checked("theta", theta, positive=True, below=1.0)
+    if schedule is None:
+        per_query = budget.rho / m
+    elif schedule == "per-query":
+        per_query = Budget(budget.epsilon / m, budget.delta / m, budget.conversion).rho
+    else:
+        raise ValueError(
+            f"schedule = {schedule!r}: must be None, 'per-query' or an array of shape {(m, t, 2)}"
+        )
+    shares = np.array([theta, 1.0 - theta])
+    return np.broadcast_to(shares * (per_query / t), (m, t, 2)).copy()
+
+
+def _checked_schedule(
+    schedule: ArrayLike, budget: Budget, shape: tuple[int, int, int]
+) -> NDArray[np.float64]:
+    try:
+        given = np.asarray(schedule)
+    except ValueError as error:
+        raise ValueError(f"schedule is not a rectangular array: must have shape {shape}") from error
+    if given.dtype.kind not in "iuf":
+        raise ValueError(f"schedule has dtype {given.dtype}: must hold real numbers")
+    if given.shape != shape:
+        raise ValueError(f"schedule has shape {given.shape}: must be (n_queries, steps, 2) = {shape}")
+    rho = given.astype(np.float64)
+    if not np.all(np.isfinite(rho)) or np.any(rho < 0.0):
+        raise ValueError("schedule holds a negative, NaN or infinite value: must be non-negative and finite")
+    total = math.fsum(rho.ravel().tolist())
+    if not abs(total - budget.rho) <= 1e-9 * budget.rho:
+        raise ValueError(f"schedule sums to {total!r}: must sum to budget.rho = {budget.rho!r}")
+    return rho * min(1.0, budget.rho / total)

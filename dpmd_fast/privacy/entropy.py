@@ -1,0 +1,116 @@
+"""The random words behind every noise draw: a cryptographic stream keyed by the operating system.
+
+AES-256 in counter mode. Its 128-bit counter does not wrap, and telling 2^40 blocks (16 TiB) of it from
+uniform words has an advantage below 2^-49 if AES is a good permutation. On processors with AES instructions
+it runs at about twice the speed of ChaCha20.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import weakref
+from typing import NoReturn, SupportsIndex
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from numpy.typing import NDArray
+
+from dpmd_fast.privacy.accounting import checked_integer
+
+_DOMAIN = b"dpmd_fast seeded noise, version 1:"
+_CHUNK = 1 << 20
+_ZEROS = memoryview(bytes(_CHUNK))
+# Releases of `cryptography` that do not treat counter mode as a stream want block - 1 spare bytes of output.
+_SPARE_WORDS = 2
+
+
+class EntropySource:
+    """A stream of independent uniform 64-bit words.
+
+    Parameters
+    ----------
+    key : bytes, optional
+        32 bytes that fix the stream. By default the operating system gives them, and gives new ones in a
+        child process after a fork: two processes must never add the same noise.
+
+    Attributes
+    ----------
+    private : bool
+        Whether the words are secret. False for a given key: whoever knows it can subtract the noise.
+
+    Notes
+    -----
+    Safe to share between threads. Copying and pickling are refused, since two holders of one stream would
+    draw the same noise. A keyed stream goes on unchanged in a forked child: it protects nothing, and the
+    point of a seed is that the words depend on nothing else.
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        if key is not None and len(key) != 32:
+            raise ValueError(f"key of {len(key)} bytes: must have 32")
+        self.private = key is None
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._stream = _open_stream(os.urandom(32) if key is None else key)
+        _sources.add(self)
+
+    def words(self, count: SupportsIndex) -> NDArray[np.uint64]:
+        """Return the next `count` words of the stream, in an array of their own."""
+        size = checked_integer("count", count)
+        result = np.empty(size + _SPARE_WORDS, dtype=np.uint64)
+        target = result.data.cast("B")
+        n_bytes = 8 * size
+        with self._lock:
+            # The fork hook below misses a fork made by C code.
+            if self.private and self._pid != os.getpid():
+                self._renew()
+            for start in range(0, n_bytes, _CHUNK):
+                self._stream.update_into(_ZEROS[: n_bytes - start], target[start:])
+        return result[:size]
+
+    def _renew(self) -> None:
+        self._pid = os.getpid()
+        if self.private:
+            self._stream = _open_stream(os.urandom(32))
+
+    def _after_fork(self) -> None:
+        # Another thread of the parent may have held the lock, and that thread does not exist here.
+        self._lock = threading.Lock()
+        self._renew()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("an EntropySource cannot be copied or pickled: two holders would draw the same noise")
+
+
+def open_source(seed: SupportsIndex | None = None) -> EntropySource:
+    """Open a source of random words.
+
+    Parameters
+    ----------
+    seed : int >= 0, optional
+        Makes the stream reproducible, for tests and comparisons; the source is then not private. Without it
+        the key comes from the operating system.
+    """
+    if seed is None:
+        return EntropySource()
+    number = checked_integer("seed", seed)
+    return EntropySource(hashlib.sha256(_DOMAIN + str(number).encode("ascii")).digest())
+
+
+def _open_stream(key: bytes) -> CipherContext:
+    # The counter may start at zero because no key is used for two streams.
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+
+_sources: weakref.WeakSet[EntropySource] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for source in list(_sources):
+        source._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)

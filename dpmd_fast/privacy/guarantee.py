@@ -1,0 +1,208 @@
+"""What a result promises, in numbers and in one plain sentence."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_mu
+from dpmd_fast.privacy.budget import Budget
+
+Adjacency: TypeAlias = Literal["replace-one", "add-remove"]
+Holds: TypeAlias = Literal["unconditional", "conditional", "not private"]
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """The privacy statement that travels with a released value.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        What is claimed.
+    mu : float
+        Total GDP parameter of the Gaussian releases behind the claim, ``sqrt(2 sum(rho))``.
+    adjacency : {"replace-one", "add-remove"}
+        Which data sets count as neighbours.
+    holds : {"unconditional", "conditional", "not private"}
+        Whether the claim holds for every data set, under `conditions`, or not at all.
+    statement : str
+        One plain sentence; also what ``str()`` returns.
+    conditions : tuple of str
+        What has to be true, and what is not covered.
+
+    Raises
+    ------
+    ValueError
+        For a malformed field, for a conditional claim that names no condition, and for a claim that `mu`
+        does not support: ``mu > gdp_mu(epsilon, delta)``.
+    """
+
+    epsilon: float
+    delta: float
+    mu: float
+    adjacency: Adjacency
+    holds: Holds
+    statement: str
+    conditions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        epsilon = checked("epsilon", self.epsilon)
+        delta = checked("delta", self.delta, positive=True, below=1.0)
+        mu = checked("mu", self.mu)
+        _one_of("adjacency", self.adjacency, ("replace-one", "add-remove"))
+        _one_of("holds", self.holds, ("unconditional", "conditional", "not private"))
+        if not isinstance(self.statement, str) or not self.statement.strip() or "\n" in self.statement:
+            raise ValueError(f"statement = {self.statement!r}: must be one non-empty line of text")
+        if not isinstance(self.conditions, tuple) or not all(isinstance(c, str) for c in self.conditions):
+            raise ValueError(f"conditions = {self.conditions!r}: must be a tuple of strings")
+        if self.holds == "conditional" and not self.conditions:
+            raise ValueError("conditions = (): a conditional guarantee must name its conditions")
+        most = gdp_mu(epsilon, delta)
+        if self.holds != "not private" and mu > most * (1.0 + 1e-9):
+            raise ValueError(
+                f"mu = {mu!r}: (epsilon, delta) = ({epsilon:g}, {delta:g}) allows mu up to {most!r} only"
+            )
+        for name, value in (("epsilon", epsilon), ("delta", delta), ("mu", mu)):
+            object.__setattr__(self, name, value)
+
+    def __str__(self) -> str:
+        return self.statement
+
+
+def paper_guarantee(
+    budget: Budget,
+    *,
+    mu: float,
+    n: int,
+    dim: int,
+    bandwidth: float,
+    sensitivity_constant: float,
+    seeded: bool,
+    adjacency: Adjacency = "replace-one",
+    lemma: Literal[1, 2],
+    basic_composition: bool = False,
+    released: str = "the released result",
+) -> Guarantee:
+    """Guarantee of the paper's route: Lemma 1 for Algorithm 1, Lemma 2 for Algorithm 2.
+
+    Parameters
+    ----------
+    budget : Budget
+        The (epsilon, delta) that was asked for.
+    mu : float
+        What the releases spend in total, ``sqrt(2 sum(rho))``.
+    n : int
+        Number of records the noise was scaled with; a public number under "add-remove".
+    dim, bandwidth, sensitivity_constant
+        d, h and C of the bounds ``Delta_P = C/(n h^d)`` and, for Lemma 2, ``Delta_m = C/(n h^(d-1))``.
+    seeded : bool
+        Whether the noise came from a seed.
+    adjacency : {"replace-one", "add-remove"}
+        The paper proves its lemmas for replace-one.
+    lemma : {1, 2}
+        Which sensitivity bound was used.
+    basic_composition : bool
+        Whether each query had (epsilon/m, delta/m) of its own (schedule "per-query").
+    released : str
+        What was released, as it should read in the statement.
+    """
+    n = checked_integer("n", n, minimum=1)
+    dim = checked_integer("dim", dim, minimum=1)
+    h = checked("bandwidth", bandwidth, positive=True)
+    constant = checked("sensitivity_constant", sensitivity_constant, positive=True)
+    _one_of("lemma", lemma, (1, 2))
+    bounds = _paper_bounds(n, dim, h, constant, lemma)
+    failure = "n^-(1+c)" if lemma == 1 else "n^-c"
+    neighbour = "replacing one record" if adjacency == "replace-one" else "adding or removing one record"
+    numbers = f"{budget.epsilon:g}, {budget.delta:g}"
+    claim = f"({numbers})-differential privacy under {adjacency} adjacency"
+    if basic_composition:
+        claim += ", by basic composition over the queries,"
+    premise = f"{neighbour} changes what is noised by at most {bounds} with C = {constant:g}"
+    if seeded:
+        holds: Holds = "not private"
+        statement = (
+            f"Not private: the seed makes the noise of {released} reproducible, so whoever knows or guesses "
+            f"the seed can subtract it; without a seed the run would claim {claim} if {premise}."
+        )
+    else:
+        holds = "conditional"
+        statement = (
+            f"Conditional: for {released}, {claim} holds if {premise}, which Lemma {lemma} of the paper proves "
+            f"for an unknown C only, and except with probability {failure}: the claim is ({numbers} + {failure})."
+        )
+    conditions = (
+        f"The true sensitivity stays within {bounds} for C = {constant:g}; the paper leaves C unknown, and "
+        "the C that a data set needs can be tens of times larger (see empirical_sensitivity).",
+        *_model_conditions(n, dim, h, lemma),
+        f"The bound holds with probability 1 - {failure} for an unknown c > 0; the failure probability adds "
+        f"to delta: (epsilon, delta + {failure}). The lemma is about one point; over several queries and steps "
+        "the failure probabilities add up.",
+        *_UNCOVERED,
+        *(_ADD_REMOVE if adjacency == "add-remove" else ()),
+    )
+    return Guarantee(budget.epsilon, budget.delta, mu, adjacency, holds, statement, conditions)
+
+
+def _paper_bounds(n: int, dim: int, h: float, constant: float, lemma: int) -> str:
+    try:
+        mean = constant / n * h ** (1 - dim)
+    except OverflowError:
+        mean = math.inf
+    projector = mean / h
+    if projector == math.inf:
+        raise ValueError(f"bandwidth = {h!r}: C/(n h^d) overflows for d = {dim}; must be larger")
+    bounds = f"Delta_P = C/(n h^d) = {projector:.4g}"
+    return bounds if lemma == 1 else f"{bounds} and Delta_m = C/(n h^(d-1)) = {mean:.4g}"
+
+
+def _model_conditions(n: int, dim: int, h: float, lemma: int) -> tuple[str, str]:
+    noise = "sigma" if lemma == 1 else "sqrt(sigma)"
+    where = "the query is drawn like a record" if lemma == 1 else "the queries lie within sqrt(sigma) of it"
+    smallest = (math.log(n) / n) ** (1.0 / dim)
+    outside = "; h is not below 1 here, so the lemma does not apply as it stands" if h >= 1.0 else ""
+    return (
+        f"The model of Lemma {lemma}: records are i.i.d. near a compact C^2 manifold of dimension {dim} and "
+        "positive reach, with a sampling density bounded away from 0 and infinity and noise of norm at most "
+        f"sigma; {where}.",
+        f"The bandwidth satisfies (log n/n)^(1/d) v {noise} <~ h << 1 ^ reach, with (log n/n)^(1/d) = "
+        f"{smallest:.4g} and h = {h:g}{outside}.",
+    )
+
+
+_UNCOVERED = (
+    "The bound has units: rescaling the data changes the noise relative to the data, and with h above 1 and "
+    "a large d there is almost none.",
+    "Choices that depend on the records and that no budget pays for are not covered: the no_neighbor test "
+    "and other status flags, h and d read from the reference, medians and MADs of the reference.",
+    "The noise is floating-point Gaussian noise, whose low bits leak information about what it hides.",
+)
+_ADD_REMOVE = (
+    "The lemmas are proved for replace-one; of add-remove the paper only says that constants change.",
+)
+
+
+class LargeDeltaWarning(UserWarning):
+    """delta is so large that it permits publishing records."""
+
+
+def warn_large_delta(delta: float, n: int) -> None:
+    """Warn when ``delta >= 1/n``; `n` must be a public number."""
+    delta = checked("delta", delta, positive=True, below=1.0)
+    n = checked_integer("n", n, minimum=1)
+    if delta * n >= 1.0:
+        warnings.warn(
+            f"delta = {delta:g} is not below 1/n = {1.0 / n:g}: publishing each record outright with "
+            f"probability delta satisfies such a guarantee, {n * delta:g} records on average; choose delta "
+            "far below 1/n",
+            LargeDeltaWarning,
+            stacklevel=3,
+        )
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if isinstance(value, bool) or value not in allowed:
+        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(repr, allowed))}")

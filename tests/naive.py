@@ -1,0 +1,301 @@
+"""Plain-loop oracle of the paper's system: as slow and as readable as the formulas.
+
+NumPy stores the arrays and `numpy.linalg.eigh` finds eigenvectors; everything else is a loop.
+Nothing here is imported from the package, so a mistake in the package cannot hide in its own test.
+
+Two conventions that the paper leaves open:
+
+* A reference point with fewer than d+1 points in its ball has no tangent; its projector is zero
+  (its covariance has rank below d, and eigenvectors of the eigenvalue 0 would be arbitrary).
+* Where no kernel mass is left, the mean and the averaged projector are NaN.
+"""
+
+import math
+
+import numpy as np
+
+
+def squared_distance(x, y):
+    total = 0.0
+    for k in range(len(x)):
+        total += (y[k] - x[k]) ** 2
+    return total
+
+
+def squared_norm(x):
+    total = 0.0
+    for k in range(len(x)):
+        total += x[k] * x[k]
+    return total
+
+
+def all_finite(A):
+    return all(math.isfinite(value) for value in np.ravel(A))
+
+
+def ball(Y, x, h):
+    """Indices i with |y_i - x| <= h."""
+    inside = []
+    for i in range(len(Y)):
+        if squared_distance(x, Y[i]) <= h * h:
+            inside.append(i)
+    return inside
+
+
+# Local PCA (the paper's equation eq:local-cov)
+
+
+def local_covariance(Y, z, h):
+    """Covariance of the reference points in the ball: first the mean, then the products, over n_z - 1."""
+    D = Y.shape[1]
+    inside = ball(Y, z, h)
+    C = np.zeros((D, D))
+    if len(inside) < 2:
+        return C
+    mean = np.zeros(D)
+    for i in inside:
+        for j in range(D):
+            mean[j] += Y[i, j]
+    for j in range(D):
+        mean[j] /= len(inside)
+    for i in inside:
+        for j in range(D):
+            for k in range(D):
+                C[j, k] += (Y[i, j] - mean[j]) * (Y[i, k] - mean[k])
+    for j in range(D):
+        for k in range(D):
+            C[j, k] /= len(inside) - 1
+    return C
+
+
+def top_projector(C, d):
+    """Projector V V^T, basis V (D, d) and all eigenvalues of C, the largest eigenvalue first."""
+    D = len(C)
+    ascending, vectors = np.linalg.eigh(C)
+    eigenvalues = np.zeros(D)
+    for j in range(D):
+        eigenvalues[j] = ascending[D - 1 - j]
+    V = np.zeros((D, d))
+    for e in range(d):
+        for j in range(D):
+            V[j, e] = vectors[j, D - 1 - e]
+    P = np.zeros((D, D))
+    for j in range(D):
+        for k in range(D):
+            for e in range(d):
+                P[j, k] += V[j, e] * V[k, e]
+    return P, V, eigenvalues
+
+
+def local_projector(Y, z, h, d):
+    """P_z, the top-d projector of the covariance around z; zero with fewer than d+1 points."""
+    if len(ball(Y, z, h)) < d + 1:
+        return np.zeros((Y.shape[1], Y.shape[1]))
+    P, _, _ = top_projector(local_covariance(Y, z, h), d)
+    return P
+
+
+def local_projectors(Y, h, d):
+    """P_{y_i} at every reference point, (n, D, D)."""
+    n, D = Y.shape
+    P = np.zeros((n, D, D))
+    for i in range(n):
+        P[i] = local_projector(Y, Y[i], h, d)
+    return P
+
+
+def algorithm1(Y, z, h, d, W):
+    """Algorithm 1 with a given symmetric noise matrix: the top-d projector of P_z + W."""
+    noisy, _, _ = top_projector(local_projector(Y, z, h, d) + W, d)
+    return noisy
+
+
+# Weights, mean and averaged projector
+
+
+def kernel_weight(r2_over_h2, beta):
+    """(1 - r^2)_+^beta of the squared relative distance."""
+    if r2_over_h2 >= 1.0:
+        return 0.0
+    return (1.0 - r2_over_h2) ** beta
+
+
+def weighted_geometry(Y, P, x, h, beta):
+    """Points in the closed ball, kernel mass S, mean b_x and averaged projector Pw_x."""
+    D = Y.shape[1]
+    inside = ball(Y, x, h)
+    mass = 0.0
+    b = np.zeros(D)
+    Pw = np.zeros((D, D))
+    for i in inside:
+        weight = kernel_weight(squared_distance(x, Y[i]) / (h * h), beta)
+        mass += weight
+        for j in range(D):
+            b[j] += weight * Y[i, j]
+            for k in range(D):
+                Pw[j, k] += weight * P[i, j, k]
+    for j in range(D):
+        b[j] = b[j] / mass if mass > 0.0 else math.nan
+        for k in range(D):
+            Pw[j, k] = Pw[j, k] / mass if mass > 0.0 else math.nan
+    return len(inside), mass, b, Pw
+
+
+def normal_part(P, v):
+    """(I - P) v."""
+    D = len(v)
+    out = np.zeros(D)
+    for j in range(D):
+        for k in range(D):
+            identity = 1.0 if j == k else 0.0
+            out[j] += (identity - P[j, k]) * v[k]
+    return out
+
+
+# Nonprivate-MD and Algorithm 2
+
+
+def denoise(Y, Z, h, d, steps, beta, noise=None):
+    """Nonprivate-MD, or Algorithm 2 with given noise (Wp (m, T, D, D), Wm (m, T, D)).
+
+    Returns the points and a status per query; "no_neighbor" and "failed" return the query as it came.
+    """
+    P = local_projectors(Y, h, d)
+    out = np.array(Z, dtype=float)
+    statuses = []
+    for q in range(len(Z)):
+        x = np.array(Z[q], dtype=float)
+        status = "ok"
+        for t in range(steps):
+            count, mass, b, Pw = weighted_geometry(Y, P, x, h, beta)
+            if count < d + 1:
+                status = "no_neighbor" if t == 0 else "failed"
+                break
+            if noise is not None:
+                Pw = Pw + noise[0][q, t]
+                b = b + noise[1][q, t]
+            if mass == 0.0 or not all_finite(Pw) or not all_finite(b):
+                status = "failed"
+                break
+            projector, _, _ = top_projector(Pw, d)
+            x = x - normal_part(projector, x - b)
+            if not all_finite(x):
+                status = "failed"
+                break
+        if status == "ok":
+            out[q] = x
+        statuses.append(status)
+    return out, statuses
+
+
+# Gradient descent on |f(x)|^2
+
+
+def residual(Y, P, x, h, beta):
+    """f(x) = (I - Pw_x)(x - b_x), with the averaged projector as it is (not truncated to rank d)."""
+    _, _, b, Pw = weighted_geometry(Y, P, x, h, beta)
+    return normal_part(Pw, x - b)
+
+
+def residual_gradient(Y, P, x, h, beta):
+    r"""Gradient of F(x) = |f(x)|^2 / 2; the weights in Pw_x and in b_x depend on x and are differentiated.
+
+    With k_i the kernel values, S their sum, a_i = k_i / S:
+
+        dk_i/dx_l   = -2 beta (1 - r_i^2)^(beta - 1) (x - y_i)_l / h^2
+        da_i/dx_l   = (dk_i/dx_l - a_i dS/dx_l) / S
+        df_j/dx_l   = (I - Pw)_jl - sum_k (dPw_jk/dx_l) (x - b)_k - sum_k (I - Pw)_jk db_k/dx_l
+        dF/dx_l     = sum_j f_j df_j/dx_l
+    """
+    D = len(x)
+    inside = ball(Y, x, h)
+    _, mass, b, Pw = weighted_geometry(Y, P, x, h, beta)
+    f = normal_part(Pw, x - b)
+    gradient = np.zeros(D)
+    for l in range(D):  # noqa: E741  (the index of the formula)
+        dk = []
+        dS = 0.0
+        for i in inside:
+            r2 = squared_distance(x, Y[i]) / (h * h)
+            slope = (1.0 - r2) ** (beta - 1.0) if r2 < 1.0 else 0.0
+            dk.append(-2.0 * beta * slope * (x[l] - Y[i, l]) / (h * h))
+            dS += dk[-1]
+        db = np.zeros(D)
+        dPw = np.zeros((D, D))
+        for position, i in enumerate(inside):
+            a = kernel_weight(squared_distance(x, Y[i]) / (h * h), beta) / mass
+            da = (dk[position] - a * dS) / mass
+            for j in range(D):
+                db[j] += da * Y[i, j]
+                for k in range(D):
+                    dPw[j, k] += da * P[i, j, k]
+        for j in range(D):
+            df = (1.0 if j == l else 0.0) - Pw[j, l]
+            for k in range(D):
+                identity = 1.0 if j == k else 0.0
+                df -= dPw[j, k] * (x[k] - b[k])
+                df -= (identity - Pw[j, k]) * db[k]
+            gradient[l] += f[j] * df
+    return gradient
+
+
+def objective(Y, P, x, h, d, beta):
+    """F(x) = |f(x)|^2 / 2; infinite where x is not acceptable (fewer than d+1 points, no mass)."""
+    if not all_finite(x):
+        return math.inf
+    count, mass, _, _ = weighted_geometry(Y, P, x, h, beta)
+    if count < d + 1 or mass == 0.0:
+        return math.inf
+    return squared_norm(residual(Y, P, x, h, beta)) / 2.0
+
+
+def gradient_descent(Y, Z, h, d, steps, beta, tol, shrink=0.5):
+    """Gradient descent on F = |f|^2 / 2 with step halving (Armijo, constant 1e-4, eta = 1 at first).
+
+    Stops when |f(x)| <= tol h, after `steps` accepted steps, or when 30 halvings find no decrease.
+    The averaged projector has rank above d, so f keeps a small tangential part: the normal part is gone after
+    a few steps, then x creeps along the manifold. A tol below about 5e-3 can take hundreds of steps.
+    Returns the points, a status per query and the number of accepted steps per query.
+    """
+    P = local_projectors(Y, h, d)
+    out = np.array(Z, dtype=float)
+    statuses = []
+    iterations = []
+    for q in range(len(Z)):
+        x = np.array(Z[q], dtype=float)
+        taken = 0
+        if len(ball(Y, x, h)) < d + 1:
+            statuses.append("no_neighbor")
+            iterations.append(taken)
+            continue
+        F = objective(Y, P, x, h, d, beta)
+        status = "ok" if math.isfinite(F) else "failed"
+        while status == "ok" and taken < steps and math.sqrt(2.0 * F) > tol * h:
+            g = residual_gradient(Y, P, x, h, beta)
+            if not all_finite(g):
+                status = "failed"
+                break
+            eta = 1.0
+            accepted = False
+            for _ in range(31):  # eta = 1, then at most 30 halvings
+                trial = x - eta * g
+                F_trial = objective(Y, P, trial, h, d, beta)
+                if F_trial <= F - 1e-4 * eta * squared_norm(g):
+                    accepted = True
+                    break
+                eta *= shrink
+            if not accepted:
+                break
+            x = trial
+            F = F_trial
+            taken += 1
+        if status == "ok":
+            out[q] = x
+        statuses.append(status)
+        iterations.append(taken)
+    return out, statuses, iterations
+
+
+def paper_bandwidth(n, d, sigma):
+    """h = max(5 (ln n / n)^(1/(d+1)), 2 sqrt(sigma))."""
+    return max(5.0 * (math.log(n) / n) ** (1.0 / (d + 1)), 2.0 * math.sqrt(sigma))

@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
+from dpmd_fast.privacy import entropy
 from dpmd_fast.privacy.entropy import EntropySource, open_source
 
 SEED_0 = ["0xebb87f40f501d7de", "0xb95ad99347f08e9b"]
@@ -65,7 +66,7 @@ def test_results_are_independent_arrays():
 
 def test_words_are_balanced():
     words = open_source(2024).words(200_000)
-    ones = np.unpackbits(words.view(np.uint8)).reshape(-1, 64).sum(axis=0)
+    ones = np.unpackbits(words.view(np.uint8)).reshape(-1, 64).sum(axis=0, dtype=np.int64)
     z = (ones - 100_000) / np.sqrt(50_000)
     assert np.abs(z).max() < 4.5
     assert 20 < (z**2).sum() < 125  # chi-square with 64 degrees: neither too rough nor too even
@@ -78,21 +79,29 @@ def test_words_are_balanced():
     assert chi_square_p(octets, 256) < 1e-12
 
 
-def test_threads_share_one_stream():
-    ref = np.sort(open_source(9).words(8 * 200 * 50))
+def test_threads_take_whole_pieces_of_one_stream(monkeypatch):
+    # Many cipher calls per draw, so that threads could meet.
+    monkeypatch.setattr(entropy, "_CHUNK", 64)
+    monkeypatch.setattr(entropy, "_ZEROS", memoryview(bytes(64)))
+    ref = open_source(9).words(8 * 20 * 800)
     source = open_source(9)
     parts: list[np.ndarray] = []
 
     def draw() -> None:
-        for _ in range(200):
-            parts.append(source.words(50))
+        for _ in range(20):
+            parts.append(source.words(800))
 
-    threads = [threading.Thread(target=draw) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), ref)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=draw) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert {part.tobytes() for part in parts} == {piece.tobytes() for piece in ref.reshape(-1, 800)}
 
 
 FORK = """
@@ -125,7 +134,7 @@ print(f"{private.words(3).tolist()};{seeded.words(3).tolist()}")
 @pytest.mark.parametrize("how", ["hook", "no hook", "locked"])
 def test_forked_children_draw_their_own_words(how):
     done = subprocess.run(
-        [sys.executable, "-c", FORK, how], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", FORK, how], capture_output=True, text=True, timeout=20, check=True
     )
     lines = [line.split(";") for line in done.stdout.splitlines()]
     assert len(lines) == 3

@@ -23,9 +23,8 @@ from dpmd_fast.kernels.tiles import (
     LANES,
     count_ones,
     count_trailing_zeros,
-    leaf_products,
-    mask_at_least,
-    point_products,
+    masks_of_one,
+    masks_of_two,
     square_distance,
 )
 
@@ -40,6 +39,7 @@ class BallIndex(NamedTuple):
 
     rows: np.ndarray  # (n, width) float64 in leaf order; column D is 1, the padding 0
     columns: int  # D
+    depth: int  # sketch coordinates that enter products: all but the rest
     order: np.ndarray  # (n,) original number of each row
     sketch: np.ndarray  # (leaves, depth, 64) coordinates by leaf
     half_norms: np.ndarray  # (leaves, 64) -|sketch|^2 / 2; padding -1e300
@@ -70,7 +70,7 @@ def build_index(Y: np.ndarray, radius: float) -> BallIndex:
     largest = float((points * points).sum(axis=1).max(initial=0.0))
     slack = np.finfo(float).eps * ((64.0 + 16.0 * D) * largest + 8.0 * radius * radius)
     return BallIndex(
-        rows, D, order, sketch, half_norms, leaf_rests, low, high, children, axes, center, float(radius), slack
+        rows, D, axes.shape[1], order, sketch, half_norms, leaf_rests, low, high, children, axes, center, float(radius), slack
     )
 
 
@@ -280,55 +280,78 @@ def settle(index, X, x0, leaf, inside, maybe):
 
 
 @kernel
-def leaf_masks(index, leaf, leaves, found, masks, products):
+def _limits(index, rest, half_norm, bounds, at):
+    """Bounds of `masks_of_two` for one query: -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2."""
+    h2 = index.radius * index.radius
+    bounds[at] = rest
+    bounds[at + 1] = -0.5 * (h2 + index.slack) - half_norm
+    bounds[at + 2] = -0.5 * (h2 - index.slack) - half_norm
+
+
+@kernel
+def leaf_masks(index, leaf, leaves, found, masks):
     """masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`."""
     n, width = index.rows.shape
     depth = index.sketch.shape[1]
     here = min(LEAF, n - leaf * LEAF)
-    h2 = index.radius * index.radius
-    for f in range(found):
-        other = leaves[f]
-        for r0 in range(0, here, 4):
-            leaf_products(index.sketch, leaf * depth * LEAF + r0, index.sketch, other * depth * LEAF, depth, products)
-            for r in range(r0, min(r0 + 4, here)):
-                at = (r - r0) * LEAF
-                # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
-                threshold = -0.5 * (h2 + index.slack) - index.half_norms[leaf, r]
-                maybe = mask_at_least(
-                    products, at, index.half_norms, other * LEAF, 0.0, index.rests, other * LEAF, threshold
-                )
-                if maybe != 0:
-                    threshold = -0.5 * (h2 - index.slack) - index.half_norms[leaf, r]
-                    inside = mask_at_least(
-                        products,
-                        at,
-                        index.half_norms,
-                        other * LEAF,
-                        2.0 * index.rests[leaf, r],
-                        index.rests,
-                        other * LEAF,
-                        threshold,
-                    )
-                    maybe = settle(index, index.rows, (leaf * LEAF + r) * width, other, inside, maybe)
-                masks[r, f] = maybe
+    bounds = np.zeros(6)
+    words = np.zeros(4, np.uint64)
+    for r in range(0, here, 2):
+        for i in range(2):
+            _limits(index, index.rests[leaf, r + i], index.half_norms[leaf, r + i], bounds, 3 * i)
+        for f in range(found):
+            other = leaves[f]
+            masks_of_two(
+                index.sketch,
+                leaf * depth * LEAF + r,
+                LEAF,
+                index.sketch,
+                other * depth * LEAF,
+                index.depth,
+                index.half_norms,
+                index.rests,
+                other * LEAF,
+                bounds,
+                words,
+            )
+            for i in range(min(2, here - r)):
+                word = words[2 * i]
+                if word != words[2 * i + 1]:
+                    word = settle(index, index.rows, (leaf * LEAF + r + i) * width, other, words[2 * i + 1], word)
+                masks[r + i, f] = word
 
 
 @kernel
-def point_mask(index, X, x0, point, rest, half_norm, leaf, products):
+def point_mask(index, X, x0, point, leaf, bounds, words):
     """Which points of `leaf` lie in the ball around one query (row at element `x0` of X)."""
     depth = index.sketch.shape[1]
-    h2 = index.radius * index.radius
-    point_products(point, index.sketch, leaf * depth * LEAF, depth, products)
-    at = leaf * LEAF
-    maybe = mask_at_least(
-        products, 0, index.half_norms, at, 0.0, index.rests, at, -0.5 * (h2 + index.slack) - half_norm
+    masks_of_one(
+        point,
+        0,
+        1,
+        index.sketch,
+        leaf * depth * LEAF,
+        index.depth,
+        index.half_norms,
+        index.rests,
+        leaf * LEAF,
+        bounds,
+        words,
     )
-    if maybe == 0:
-        return maybe
-    inside = mask_at_least(
-        products, 0, index.half_norms, at, 2.0 * rest, index.rests, at, -0.5 * (h2 - index.slack) - half_norm
-    )
-    return settle(index, X, x0, leaf, inside, maybe)
+    if words[0] == words[1]:
+        return words[0]
+    return settle(index, X, x0, leaf, words[1], words[0])
+
+
+@kernel
+def query_bounds(index, point, rest):
+    """Bounds for `point_mask`."""
+    norm = 0.0
+    for k in range(len(point)):
+        norm += point[k] * point[k]
+    bounds = np.empty(3)
+    _limits(index, rest, -0.5 * norm, bounds, 0)
+    return bounds
 
 
 @kernel(parallel=True)
@@ -339,12 +362,12 @@ def _count(index, X, points, rests):
     n_leaves = len(index.half_norms)
     for q in prange(m):
         leaves = np.empty(n_leaves, np.int64)
-        products = np.empty((1, LEAF))
+        words = np.empty(2, np.uint64)
         point = points[q]
         found = find_leaves(index, point, point, leaves)
-        half_norm = -0.5 * (point * point).sum()
+        bounds = query_bounds(index, point, rests[q])
         total = 0
         for f in range(found):
-            total += count_ones(point_mask(index, X, q * width, point, rests[q], half_norm, leaves[f], products))
+            total += count_ones(point_mask(index, X, q * width, point, leaves[f], bounds, words))
         counts[q] = total
     return counts

@@ -113,19 +113,43 @@ def _smallest(R, S, V, d):
 
 
 @kernel
-def refine(C, width, d, Q, Z, R, S, V):
-    """Subspace iteration from the orthonormal rows of Q. True, with Q replaced, once certified."""
+def _power(C, width, d, eager, Q, Z):
+    """Q <- Q C^eager, orthonormal again. False if rows became dependent."""
+    for step in range(eager):
+        if step % 2 == 0:
+            multiply_symmetric(Q, d, C, Z, width)
+        else:
+            multiply_symmetric(Z, d, C, Q, width)
+    if eager % 2 == 1:
+        for i in range(d):
+            for k in range(width):
+                Q[i, k] = Z[i, k]
+    return orthonormalize(Q, d, width)
+
+
+@kernel
+def refine(C, width, d, eager, Q, Z, R, S, V):
+    """Subspace iteration on a C of trace about 1, from the rows of Q; `eager` steps go unchecked.
+
+    Returns the number of multiplications that this matrix needed, for the next one's `eager`, with
+    Q replaced; or -1 if no certificate was found.
+    """
     norm2 = dot(C, 0, C, 0, width * width)
+    if not _power(C, width, d, eager, Q, Z):
+        return -1
     for step in range(_REFINE_STEPS):
         multiply_symmetric(Q, d, C, Z, width)
         core2 = 0.0
+        floor = math.inf
         for i in range(d):
             for j in range(i, d):
                 value = dot(Z, i * width, Q, j * width, width)
                 R[i, j] = value
                 R[j, i] = value
                 core2 += value * value if i == j else 2.0 * value * value
+            floor = min(floor, R[i, i])
         error2 = 0.0
+        side = S.shape[1]
         for i in range(d):
             for k in range(width):
                 S[d, k] = Z[i, k]
@@ -133,30 +157,29 @@ def refine(C, width, d, Q, Z, R, S, V):
                 r = R[i, j]
                 for k in range(width):
                     S[d, k] -= r * Q[j, k]
-            error2 += dot(S, d * S.shape[1], S, d * S.shape[1], width)
-        floor = _smallest(R, S, V, d)
+            error2 += dot(S, d * side, S, d * side, width)
         rest = math.sqrt(max(norm2 - core2 - 2.0 * error2, 0.0) + 64.0 * _EPS * norm2)
-        gap = floor - rest
-        certified = gap > 0.0
-        if certified:
-            error = math.sqrt(error2)
-            contraction = rest / floor
-            # one more multiplication, already done in Z, shrinks the angle by at least `contraction`
-            if error * contraction <= _TOLERANCE * gap:
+        error = math.sqrt(error2)
+        # the smallest diagonal element is at least the smallest eigenvalue: a cheap first look
+        if error * rest <= _TOLERANCE * (floor - rest) * floor:
+            floor = _smallest(R, S, V, d)
+            # one more multiplication, already done in Z, shrinks the angle by rest / floor or more
+            if error * rest <= _TOLERANCE * (floor - rest) * floor:
                 for i in range(d):
                     for k in range(width):
                         Q[i, k] = Z[i, k]
-                return orthonormalize(Q, d, width)
-            if contraction > 0.9 and step >= 2:
-                return False
-        elif step >= 3:
-            return False
+                if not orthonormalize(Q, d, width):
+                    return -1
+                spare = error * floor <= _TOLERANCE * (floor - rest) * floor
+                return max(eager + step - (1 if spare else 0), 0)
+        if (rest > 0.9 * floor and step >= 2) or step + eager > _REFINE_STEPS:
+            return -1
         for i in range(d):
             for k in range(width):
                 Q[i, k] = Z[i, k]
         if not orthonormalize(Q, d, width):
-            return False
-    return False
+            return -1
+    return -1
 
 
 @kernel
@@ -400,18 +423,36 @@ def by_jacobi(C, A, V, n, d, Q, width):
 
 
 @kernel
-def top_eigenvectors(C, n, width, d, warm, Q, Z, R, S, A, V, work):
-    """Rows of Q: an orthonormal basis of the top-d eigenspace of C. False only if C is not finite.
+def top_eigenvectors(C, n, width, d, eager, Q, Z, R, S, A, V, work):
+    """Rows of Q: an orthonormal basis of the top-d eigenspace of C, which has a trace of about 1.
 
-    `warm` says that Q holds orthonormal rows to start from.
+    Q holds rows to start from, and `eager` what the last call returned for a similar matrix: the
+    number of multiplications to do before the first check, or -1 to go straight to `direct`.
+    If C is not finite, -2 is returned and Q is zero.
     """
     if n <= JACOBI_MOST:
-        return by_jacobi(C, A, V, n, d, Q, width)
-    if warm and refine(C, width, d, Q, Z, R, S, V):
-        return True
-    if direct(C, A, n, width, d, Q, Z, work):
-        return True
-    return by_lapack(C, n, d, Q, width)
+        return 0 if by_jacobi(C, A, V, n, d, Q, width) else _none(Q)
+    if eager >= 0:
+        eager = refine(C, width, d, eager, Q, Z, R, S, V)
+        if eager >= 0:
+            return eager
+    if direct(C, A, n, width, d, Q, Z, work) or by_lapack(C, n, d, Q, width):
+        return -1
+    return _none(Q)
+
+
+@kernel
+def _none(Q):
+    Q[:] = 0.0
+    return -2
+
+
+@kernel
+def arbitrary_start(Q, n):
+    """Fixed rows without symmetry, to start from where nothing is known."""
+    for c in range(len(Q)):
+        for i in range(n):
+            Q[c, i] = ((i * 7919 + c * 104729 + 31 * i * i + 17 * (c + 1) * i) % 1021) / 1021.0 - 0.5
 
 
 @kernel

@@ -14,12 +14,22 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import LEAF, BallIndex, find_leaves, leaf_masks, pad_queries, point_mask, sketch_queries
-from dpmd_fast.kernels.eigen import scratch, top_eigenvectors
+from dpmd_fast.kernels.balls import (
+    LEAF,
+    BallIndex,
+    find_leaves,
+    leaf_masks,
+    pad_queries,
+    point_mask,
+    query_bounds,
+    sketch_queries,
+)
+from dpmd_fast.kernels.eigen import arbitrary_start, scratch, top_eigenvectors
 from dpmd_fast.kernels.jit import kernel, prange, threads
 from dpmd_fast.kernels.tiles import (
     LANES,
     add_gram,
+    center_block,
     count_ones,
     count_trailing_zeros,
     pack,
@@ -31,6 +41,8 @@ _PANEL = 64
 # A moment matrix that was updated is believed while what it holds is at least this share of what
 # went through it; below that it is summed afresh.
 _DRIFT = 1e-3
+_COLD = 4  # unchecked multiplications for the first point of a leaf
+_RETRY = 8  # how often a leaf with a poor spectral gap tries subspace iteration again
 _LEAF_REACH = 4.0  # leaves wider than this many radii are not chained
 
 
@@ -135,20 +147,24 @@ def _trace(moments, D):
 
 
 @kernel
-def _scatter(moments, D, count, C):
-    """C = moments about the mean (count - 1 times the covariance), symmetric, from the upper triangle."""
+def _scatter(moments, D, count, sums, C):
+    """C = moments about the mean, as a full matrix of trace 1. Returns the trace before scaling."""
+    width = moments.shape[0]
+    padded = C.shape[0]
     share = 1.0 / count
-    width = C.shape[0]
+    trace = 0.0
     for i in range(D):
-        mean = moments[i, D] * share
-        for j in range(i, D):
-            C[i, j] = moments[i, j] - mean * moments[j, D]
-    # mirrored in blocks that stay in the first-level cache
-    for i0 in range(0, width, 8):
-        for j0 in range(i0, width, 8):
-            for j in range(j0, min(j0 + 8, D)):
-                for i in range(i0, min(i0 + 8, j)):
-                    C[j, i] = C[i, j]
+        sums[i] = moments[i, D]
+        trace += moments[i, i] - share * sums[i] * sums[i]
+    scale = 1.0 / trace if trace > 0.0 else 1.0
+    for i in range(0, padded, LANES):
+        for j in range(i, padded, LANES):
+            center_block(moments, i * width + j, width, sums, i, j, share, scale, C, padded)
+    for i in range(D, padded):  # the homogeneous column
+        for j in range(padded):
+            C[i, j] = 0.0
+            C[j, i] = 0.0
+    return trace
 
 
 @kernel
@@ -191,7 +207,7 @@ def _leaf_tangents(index, d, bases, counts):
         node = node_of_leaf[leaf]
         found = find_leaves(index, index.low[node], index.high[node], leaves)
         masks = np.empty((here, found), np.uint64)
-        leaf_masks(index, leaf, leaves, found, masks, np.empty((4, LEAF)))
+        leaf_masks(index, leaf, leaves, found, masks)
         tour = np.empty(here, np.int64)
         chained = _chain(index, leaf, here, tour) <= _LEAF_REACH * _LEAF_REACH * h2
         middle = np.zeros(width)
@@ -205,7 +221,9 @@ def _leaf_tangents(index, d, bases, counts):
         moments = np.zeros((width, width))
         C = np.zeros((padded, padded))
         Q, Z, R, S, A, V, work = scratch(padded, d)
-        warm = False
+        sums = np.zeros(width)
+        arbitrary_start(Q, D)
+        eager = _COLD
         last = -1
         handled = 0.0
         for step in range(here):
@@ -232,13 +250,14 @@ def _leaf_tangents(index, d, bases, counts):
                     _accumulate(index, rows, _collect(masks, r, leaves, found, rows), middle, panel, moments, 1)
                     handled = _trace(moments, D)
                 last = r
-                _scatter(moments, D, count, C)
-                good = _trace(C, D) > _DRIFT * handled
+                good = _scatter(moments, D, count, sums, C) > _DRIFT * handled
             if not good:
                 _fresh(index, rows, _collect(masks, r, leaves, found, rows), own, panel, moments)
-                _scatter(moments, D, count, C)
+                _scatter(moments, D, count, sums, C)
                 last = -1
-            warm = top_eigenvectors(C, D, padded, d, warm, Q, Z, R, S, A, V, work)
+            if eager < 0 and step % _RETRY == 0:
+                eager = 0
+            eager = top_eigenvectors(C, D, padded, d, eager, Q, Z, R, S, A, V, work)
             for c in range(d):
                 for k in range(padded):
                     bases[leaf * LEAF + r, c, k] = Q[c, k]
@@ -252,18 +271,18 @@ def _covariance(index, X, point, rest):
     leaves = np.empty(n_leaves, np.int64)
     found = find_leaves(index, point, point, leaves)
     masks = np.empty((1, found), np.uint64)
-    products = np.empty((1, LEAF))
-    half_norm = -0.5 * (point * point).sum()
+    bounds = query_bounds(index, point, rest)
+    words = np.empty(2, np.uint64)
     count = 0
     for f in range(found):
-        masks[0, f] = point_mask(index, X, 0, point, rest, half_norm, leaves[f], products)
+        masks[0, f] = point_mask(index, X, 0, point, leaves[f], bounds, words)
         count += count_ones(masks[0, f])
-    C = np.zeros((D, D))
+    padded = LANES * ((D + LANES - 1) // LANES)
+    C = np.zeros((padded, padded))
     if count >= 2:
         rows = np.empty(count, np.int64)
         _collect(masks, 0, leaves, found, rows)
         moments = np.zeros((width, width))
         _fresh(index, rows, count, np.zeros(width), np.empty((width // LANES, _PANEL, LANES)), moments)
-        _scatter(moments, D, count, C)
-        C /= count - 1.0
-    return C, count
+        C *= _scatter(moments, D, count, np.zeros(width), C) / (count - 1.0)
+    return C[:D, :D].copy(), count

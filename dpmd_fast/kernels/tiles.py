@@ -124,7 +124,6 @@ _n41, _n42, _n43 = (_make_tile(4, j, True) for j in (1, 2, 3))
 _t11, _t12, _t13 = (_make_tile(1, j, False) for j in (1, 2, 3))
 _t21, _t22, _t23 = (_make_tile(2, j, False) for j in (1, 2, 3))
 _t31, _t32, _t33 = (_make_tile(3, j, False) for j in (1, 2, 3))
-_t14 = _make_tile(1, 4, False)
 
 
 @intrinsic
@@ -174,25 +173,126 @@ def _reduce(context, builder, signature, args, difference):
     return _horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
 
 
+def _make_masks(n_rows):
+    """Two 64-bit words for each of `n_rows` queries against a leaf of 64 points.
+
+    With p_j = sum_k A[a0 + k sa + i] B[b0 + 64 k + j] + half_norms[j] and q_j = ra_i rests[j]:
+    bit j of out[2 i] is p_j + q_j >= maybe_i, bit j of out[2 i + 1] is p_j - q_j >= inside_i, with
+    ra_i = bounds[3 i], maybe_i = bounds[3 i + 1], inside_i = bounds[3 i + 2].
+    """
+    n_groups = 4
+
+    @intrinsic
+    def masks(typingctx, A, a0, sa, B, b0, depth, half_norms, rests, h0, bounds, out):
+        i64 = types.int64
+        sig = types.void(A, i64, i64, B, i64, i64, half_norms, rests, i64, bounds, out)
+
+        def codegen(context, builder, signature, args):
+            A, a0, sa, B, b0, depth, half_norms, rests, h0, bounds, out = args
+            pa = _pointer(context, builder, signature.args[0], A, a0)
+            pb = _pointer(context, builder, signature.args[3], B, b0)
+            ph = _pointer(context, builder, signature.args[6], half_norms, h0)
+            pr = _pointer(context, builder, signature.args[7], rests, h0)
+            limits = _pointer(context, builder, signature.args[9], bounds, _int(0))
+            words = _pointer(context, builder, signature.args[10], out, _int(0))
+            limit = [_splat(builder, builder.load(builder.gep(limits, [_int(i)]))) for i in range(3 * n_rows)]
+            found = [_int(0)] * (2 * n_rows)
+            for first in range(0, 64, LANES * n_groups):
+                start = [_load(builder, builder.gep(ph, [_int(first + LANES * j)])) for j in range(n_groups)]
+                entry = builder.block
+                loop = builder.append_basic_block("masks.loop")
+                body = builder.append_basic_block("masks.body")
+                done = builder.append_basic_block("masks.done")
+                builder.branch(loop)
+                builder.position_at_end(loop)
+                k = builder.phi(_I64)
+                k.add_incoming(_int(0), entry)
+                sums = [[builder.phi(_VEC) for _ in range(n_groups)] for _ in range(n_rows)]
+                for row in sums:
+                    for j in range(n_groups):
+                        row[j].add_incoming(start[j], entry)
+                builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
+                builder.position_at_end(body)
+                left = builder.gep(pa, [builder.mul(k, sa)])
+                right = builder.gep(pb, [builder.add(builder.mul(k, _int(64)), _int(first))])
+                columns = [_load(builder, builder.gep(right, [_int(LANES * j)])) for j in range(n_groups)]
+                for i in range(n_rows):
+                    scalar = _splat(builder, builder.load(builder.gep(left, [_int(i)])))
+                    for j in range(n_groups):
+                        sums[i][j].add_incoming(_fma(builder, scalar, columns[j], sums[i][j]), body)
+                k.add_incoming(builder.add(k, _int(1)), body)
+                builder.branch(loop)
+                builder.position_at_end(done)
+                for j in range(n_groups):
+                    rest = _load(builder, builder.gep(pr, [_int(first + LANES * j)]))
+                    for i in range(n_rows):
+                        cross = builder.fmul(limit[3 * i], rest)
+                        near = builder.fcmp_ordered(">=", builder.fadd(sums[i][j], cross), limit[3 * i + 1])
+                        sure = builder.fcmp_ordered(">=", builder.fsub(sums[i][j], cross), limit[3 * i + 2])
+                        for slot, hit in ((2 * i, near), (2 * i + 1, sure)):
+                            bits = builder.zext(builder.bitcast(hit, ir.IntType(LANES)), _I64)
+                            bits = builder.shl(bits, _int(first + LANES * j))
+                            found[slot] = builder.or_(found[slot], bits)
+            for slot, word in enumerate(found):
+                builder.store(word, builder.gep(words, [_int(slot)]))
+            return context.get_dummy_value()
+
+        return sig, codegen
+
+    def plain_masks(A, a0, sa, B, b0, depth, half_norms, rests, h0, bounds, out):
+        a, b = A.reshape(-1), B.reshape(-1)
+        columns = b[b0 : b0 + 64 * depth].reshape(depth, 64)
+        rest = rests.reshape(-1)[h0 : h0 + 64]
+        for i in range(n_rows):
+            row = a[a0 + i + sa * np.arange(depth)]
+            p = row @ columns + half_norms.reshape(-1)[h0 : h0 + 64]
+            q = bounds[3 * i] * rest
+            out[2 * i] = sum(1 << j for j in range(64) if p[j] + q[j] >= bounds[3 * i + 1])
+            out[2 * i + 1] = sum(1 << j for j in range(64) if p[j] - q[j] >= bounds[3 * i + 2])
+
+    return plain_masks if JIT_DISABLED else masks
+
+
+masks_of_two = _make_masks(2)
+masks_of_one = _make_masks(1)
+
+
 @intrinsic
-def _mask_at_least(typingctx, T, t0, shift, s0, scale, R, r0, threshold):
-    """Bit i of 64: T[i] + shift[i] - scale * R[i] >= threshold."""
+def _center_block(typingctx, M, m0, ldm, sums, i, j, share, scale, C, ldc):
+    """4 x 4 block: C[i.., j..] = scale (M - share sums_i sums_j), and its transpose at C[j.., i..]."""
     f64, i64 = types.float64, types.int64
-    sig = types.uint64(T, i64, shift, i64, f64, R, i64, f64)
+    sig = types.void(M, i64, i64, sums, i64, i64, f64, f64, C, i64)
 
     def codegen(context, builder, signature, args):
-        T, t0, shift, s0, scale, R, r0, threshold = args
-        pt = _pointer(context, builder, signature.args[0], T, t0)
-        ps = _pointer(context, builder, signature.args[2], shift, s0)
-        pr = _pointer(context, builder, signature.args[5], R, r0)
-        factor, bound = _splat(builder, builder.fsub(ir.Constant(_F64, 0.0), scale)), _splat(builder, threshold)
-        mask = _int(0)
-        for i in range(0, 64, LANES):
-            value = builder.fadd(_load(builder, builder.gep(pt, [_int(i)])), _load(builder, builder.gep(ps, [_int(i)])))
-            value = _fma(builder, factor, _load(builder, builder.gep(pr, [_int(i)])), value)
-            hit = builder.bitcast(builder.fcmp_ordered(">=", value, bound), ir.IntType(LANES))
-            mask = builder.or_(mask, builder.shl(builder.zext(hit, _I64), _int(i)))
-        return mask
+        M, m0, ldm, sums, i, j, share, scale, C, ldc = args
+        pm = _pointer(context, builder, signature.args[0], M, m0)
+        right = _load(builder, _pointer(context, builder, signature.args[3], sums, j))
+        pi = _pointer(context, builder, signature.args[3], sums, i)
+        factor = _splat(builder, scale)
+        rows = []
+        for r in range(LANES):
+            left = builder.fmul(share, builder.load(builder.gep(pi, [_int(r)])))
+            value = _load(builder, builder.gep(pm, [builder.mul(ldm, _int(r))]))
+            rows.append(builder.fmul(factor, builder.fsub(value, builder.fmul(_splat(builder, left), right))))
+        upper = _pointer(context, builder, signature.args[8], C, builder.add(builder.mul(i, ldc), j))
+        lower = _pointer(context, builder, signature.args[8], C, builder.add(builder.mul(j, ldc), i))
+
+        def pick(a, b, lanes):
+            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, LANES), lanes))
+
+        low01, high01 = pick(rows[0], rows[1], [0, 4, 2, 6]), pick(rows[0], rows[1], [1, 5, 3, 7])
+        low23, high23 = pick(rows[2], rows[3], [0, 4, 2, 6]), pick(rows[2], rows[3], [1, 5, 3, 7])
+        turned = [
+            pick(low01, low23, [0, 1, 4, 5]),
+            pick(high01, high23, [0, 1, 4, 5]),
+            pick(low01, low23, [2, 3, 6, 7]),
+            pick(high01, high23, [2, 3, 6, 7]),
+        ]
+        for r in range(LANES):
+            _store(builder, turned[r], builder.gep(lower, [builder.mul(ldc, _int(r))]))
+        for r in range(LANES):
+            _store(builder, rows[r], builder.gep(upper, [builder.mul(ldc, _int(r))]))
+        return context.get_dummy_value()
 
     return sig, codegen
 
@@ -243,10 +343,11 @@ if JIT_DISABLED:
         gap = A.reshape(-1)[a0 : a0 + count] - B.reshape(-1)[b0 : b0 + count]
         return float(np.dot(gap, gap))
 
-    def _mask_at_least(T, t0, shift, s0, scale, R, r0, threshold):
-        value = T.reshape(-1)[t0 : t0 + 64] + shift.reshape(-1)[s0 : s0 + 64]
-        value = value - scale * R.reshape(-1)[r0 : r0 + 64]
-        return np.uint64(sum(1 << i for i in range(64) if value[i] >= threshold))
+    def _center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc):
+        block = M.reshape(-1)[m0 + ldm * np.arange(LANES)[:, None] + np.arange(LANES)]
+        block = scale * (block - share * np.outer(sums[i : i + LANES], sums[j : j + LANES]))
+        C[j : j + LANES, i : i + LANES] = block.T
+        C[i : i + LANES, j : j + LANES] = block
 
     def _pack(row, r0, center, scale, panel, p0, stride, groups):
         source, target = row.reshape(-1), panel.reshape(-1)
@@ -263,7 +364,7 @@ if JIT_DISABLED:
 
 dot = _dot
 square_distance = _square_distance
-mask_at_least = _mask_at_least
+center_block = _center_block
 pack = _pack
 count_trailing_zeros = _count_trailing_zeros
 count_ones = _count_ones
@@ -299,23 +400,6 @@ def subtract_gram(panel, capacity, rows, C, groups):
             _n42(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
         elif groups - j == 1:
             _n41(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
-
-
-@kernel
-def leaf_products(A, a0, B, b0, depth, T):
-    """T[i, j] = sum_k A[a0 + 64 k + i] B[b0 + 64 k + j] for 4 rows i and 64 columns j."""
-    T[:4] = 0.0
-    for j in range(0, 60, 12):
-        _t43(A, a0, 64, 1, B, b0 + j, 64, LANES, depth, T, j, 64)
-    _t41(A, a0, 64, 1, B, b0 + 60, 64, LANES, depth, T, 60, 64)
-
-
-@kernel
-def point_products(x, B, b0, depth, T):
-    """T[0, j] = sum_k x[k] B[b0 + 64 k + j] for 64 columns j."""
-    T[0] = 0.0
-    for j in range(0, 64, 16):
-        _t14(x, 0, 1, 0, B, b0 + j, 64, LANES, depth, T, j, 64)
 
 
 @kernel

@@ -131,16 +131,17 @@ def paper_guarantee(
     else:
         holds = "conditional"
         statement = (
-            f"Conditional: for {released}, {claim} holds if {premise}, which Lemma {lemma} of the paper proves "
-            f"for an unknown C only, and except with probability {failure}: the claim is ({numbers} + {failure})."
+            f"Conditional: for {released}, {claim} holds if {premise}, which Lemma {lemma} of the paper "
+            f"proves for an unknown C only and except with probability {failure}: the claim is ({numbers} + "
+            f"{failure})."
         )
     conditions = (
         f"The true sensitivity stays within {bounds} for C = {constant:g}; the paper leaves C unknown, and "
         "the C that a data set needs can be tens of times larger (see empirical_sensitivity).",
         *_model_conditions(n, dim, h, lemma),
         f"The bound holds with probability 1 - {failure} for an unknown c > 0; the failure probability adds "
-        f"to delta: (epsilon, delta + {failure}). The lemma is about one point; over several queries and steps "
-        "the failure probabilities add up.",
+        f"to delta: (epsilon, delta + {failure}). The lemma is about one point; over several queries and "
+        "steps the failure probabilities add up.",
         *_UNCOVERED,
         *(_ADD_REMOVE if adjacency == "add-remove" else ()),
     )

@@ -23,14 +23,15 @@ from dpmd_fast.kernels.tiles import (
     LANES,
     count_ones,
     count_trailing_zeros,
-    masks_of_one,
-    masks_of_two,
+    masks_double,
+    masks_single,
     square_distance,
 )
 
 LEAF = 64
 _SKETCH_MOST = 24
 _SKETCH_ALL = 8  # up to this many columns the sketch is the whole point
+_SINGLE_EPS = float(np.finfo(np.float32).eps)
 _TAIL = 0.02  # share of h^2 that the coordinates outside the sketch may carry
 
 
@@ -47,6 +48,7 @@ class BallIndex(NamedTuple):
     low: np.ndarray  # (nodes, depth) bounding boxes
     high: np.ndarray
     children: np.ndarray  # (nodes, 2), or (-1, leaf number)
+    leaf_nodes: np.ndarray  # (leaves,) node of each leaf
     axes: np.ndarray  # (D, kept) rotation to the leading axes
     center: np.ndarray  # (D,)
     radius: float
@@ -61,16 +63,16 @@ def build_index(Y: np.ndarray, radius: float) -> BallIndex:
     coordinates, rests = _sketch(Y, center, axes, whole)
     # the rest is one more sketch coordinate: its difference bounds the distance from below
     points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
-    order, children, leaf_of_node = _split(points)
+    order, children, leaf_nodes = _split(points)
     width = LANES * ((D + LANES) // LANES)
     rows = np.zeros((n, width))
     rows[:, :D] = Y[order]
     rows[:, D] = 1.0
-    sketch, half_norms, leaf_rests, low, high = _pack_leaves(points, rests, order, children, leaf_of_node)
+    sketch, half_norms, leaf_rests, low, high = _pack_leaves(points, rests, order, children)
     largest = float((points * points).sum(axis=1).max(initial=0.0))
     slack = np.finfo(float).eps * ((64.0 + 16.0 * D) * largest + 8.0 * radius * radius)
     return BallIndex(
-        rows, D, axes.shape[1], order, sketch, half_norms, leaf_rests, low, high, children, axes, center, float(radius), slack
+        rows, D, axes.shape[1], order, sketch, half_norms, leaf_rests, low, high, children, leaf_nodes, axes, center, float(radius), slack
     )
 
 
@@ -160,7 +162,7 @@ def _split(points):
     order = np.arange(n)
     keys = np.empty(n)
     children = np.empty((2 * n_leaves - 1, 2), np.int64)
-    leaf_of_node = np.full(2 * n_leaves - 1, -1)
+    leaf_nodes = np.empty(n_leaves, np.int64)
     stack = np.empty((128, 3), np.int64)
     stack[0] = np.array([0, 0, n])
     top = 1
@@ -172,7 +174,7 @@ def _split(points):
         if leaves == 1:
             children[node, 0] = -1
             children[node, 1] = start // LEAF
-            leaf_of_node[node] = start // LEAF
+            leaf_nodes[start // LEAF] = node
             continue
         best = 0
         longest = -1.0
@@ -200,11 +202,11 @@ def _split(points):
         stack[top + 1, 2] = middle
         top += 2
         nodes += 2
-    return order, children, leaf_of_node
+    return order, children, leaf_nodes
 
 
 @kernel
-def _pack_leaves(points, rests, order, children, leaf_of_node):
+def _pack_leaves(points, rests, order, children):
     n, depth = points.shape
     n_leaves = (n + LEAF - 1) // LEAF
     sketch = np.zeros((n_leaves, depth, LEAF))
@@ -223,7 +225,7 @@ def _pack_leaves(points, rests, order, children, leaf_of_node):
         leaf_rests[leaf, slot] = rests[i]
     for node in range(len(children) - 1, -1, -1):  # children come after their parent
         if children[node, 0] < 0:
-            leaf = leaf_of_node[node]
+            leaf = children[node, 1]
             count = min(LEAF, n - leaf * LEAF)
             for k in range(depth):
                 low[node, k] = sketch[leaf, k, :count].min()
@@ -280,62 +282,112 @@ def settle(index, X, x0, leaf, inside, maybe):
 
 
 @kernel
-def _limits(index, rest, half_norm, bounds, at):
-    """Bounds of `masks_of_two` for one query: -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2."""
-    h2 = index.radius * index.radius
-    bounds[at] = rest
-    bounds[at + 1] = -0.5 * (h2 + index.slack) - half_norm
-    bounds[at + 2] = -0.5 * (h2 - index.slack) - half_norm
+def _row_gaps(index, leaf, other_node, gaps):
+    """Squared distance of each point of `leaf` to a node's box (a lower bound)."""
+    sketch = index.sketch[leaf]
+    gaps[:] = 0.0
+    for k in range(sketch.shape[0]):
+        low = index.low[other_node, k]
+        high = index.high[other_node, k]
+        for r in range(LEAF):
+            below = low - sketch[k, r]
+            above = sketch[k, r] - high
+            gap = below if below > above else above
+            gap = gap if gap > 0.0 else 0.0
+            gaps[r] += gap * gap
+
+
+@kernel
+def _shift_leaf(index, leaf, middle, single, half_norms, rests):
+    """Sketch of a leaf about `middle` in single precision; returns its largest squared norm."""
+    depth = index.depth
+    norms = np.zeros(LEAF)
+    for k in range(depth):
+        for j in range(LEAF):
+            value = np.float32(index.sketch[leaf, k, j] - middle[k])
+            single[k, j] = value
+            norms[j] += np.float64(value) * np.float64(value)
+    here = min(LEAF, len(index.rows) - leaf * LEAF)
+    largest = 0.0
+    for j in range(LEAF):
+        rest = index.rests[leaf, j]
+        rests[j] = np.float32(rest)
+        norm = norms[j] + rest * rest
+        half_norms[j] = np.float32(-0.5 * norm)
+        if j < here:
+            largest = max(largest, norm)
+    for j in range(here, LEAF):
+        half_norms[j] = np.float32(-1e38)
+    return largest
 
 
 @kernel
 def leaf_masks(index, leaf, leaves, found, masks):
-    """masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`."""
+    """masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`.
+
+    Sketches are compared in single precision about the middle of the leaf, where they are of the
+    size of the radius; what single precision cannot decide is settled in double.
+    """
     n, width = index.rows.shape
-    depth = index.sketch.shape[1]
+    depth = index.depth
     here = min(LEAF, n - leaf * LEAF)
-    bounds = np.zeros(6)
-    words = np.zeros(4, np.uint64)
-    for r in range(0, here, 2):
-        for i in range(2):
-            _limits(index, index.rests[leaf, r + i], index.half_norms[leaf, r + i], bounds, 3 * i)
-        for f in range(found):
-            other = leaves[f]
-            masks_of_two(
-                index.sketch,
-                leaf * depth * LEAF + r,
-                LEAF,
-                index.sketch,
-                other * depth * LEAF,
-                index.depth,
-                index.half_norms,
-                index.rests,
-                other * LEAF,
-                bounds,
-                words,
-            )
-            for i in range(min(2, here - r)):
-                word = words[2 * i]
-                if word != words[2 * i + 1]:
-                    word = settle(index, index.rows, (leaf * LEAF + r + i) * width, other, words[2 * i + 1], word)
-                masks[r + i, f] = word
+    h2 = index.radius * index.radius
+    node = index.leaf_nodes[leaf]
+    middle = 0.5 * (index.low[node] + index.high[node])
+    single = np.empty((depth, LEAF), np.float32)
+    half_norms = np.empty(LEAF, np.float32)
+    rests = np.empty(LEAF, np.float32)
+    own_size = _shift_leaf(index, leaf, middle, single, half_norms, rests)
+    queries = np.ascontiguousarray(single.T)
+    own_norms = half_norms.copy()
+    gaps = np.empty(LEAF)
+    words = np.empty(2, np.uint64)
+    for f in range(found):
+        other = leaves[f]
+        _row_gaps(index, leaf, index.leaf_nodes[other], gaps)
+        size = max(own_size, _shift_leaf(index, other, middle, single, half_norms, rests))
+        slack = index.slack + (depth + 8) * _SINGLE_EPS * 4.0 * size
+        for r in range(here):
+            word = np.uint64(0)
+            if gaps[r] <= h2 + index.slack:
+                # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
+                base = -0.5 * h2 - np.float64(own_norms[r])
+                masks_single(
+                    queries,
+                    r * depth,
+                    single,
+                    0,
+                    depth,
+                    half_norms,
+                    rests,
+                    0,
+                    index.rests[leaf, r],
+                    base - 0.5 * slack,
+                    base + 0.5 * slack,
+                    words,
+                )
+                word = words[0]
+                if word != words[1]:
+                    word = settle(index, index.rows, (leaf * LEAF + r) * width, other, words[1], word)
+            masks[r, f] = word
 
 
 @kernel
-def point_mask(index, X, x0, point, leaf, bounds, words):
+def point_mask(index, X, x0, point, rest, half_norm, leaf, words):
     """Which points of `leaf` lie in the ball around one query (row at element `x0` of X)."""
-    depth = index.sketch.shape[1]
-    masks_of_one(
+    base = -0.5 * index.radius * index.radius - half_norm
+    masks_double(
         point,
         0,
-        1,
         index.sketch,
-        leaf * depth * LEAF,
+        leaf * index.sketch.shape[1] * LEAF,
         index.depth,
         index.half_norms,
         index.rests,
         leaf * LEAF,
-        bounds,
+        rest,
+        base - 0.5 * index.slack,
+        base + 0.5 * index.slack,
         words,
     )
     if words[0] == words[1]:
@@ -344,14 +396,12 @@ def point_mask(index, X, x0, point, leaf, bounds, words):
 
 
 @kernel
-def query_bounds(index, point, rest):
-    """Bounds for `point_mask`."""
+def half_square(point):
+    """-|point|^2 / 2, as `point_mask` wants it."""
     norm = 0.0
     for k in range(len(point)):
         norm += point[k] * point[k]
-    bounds = np.empty(3)
-    _limits(index, rest, -0.5 * norm, bounds, 0)
-    return bounds
+    return -0.5 * norm
 
 
 @kernel(parallel=True)
@@ -365,9 +415,10 @@ def _count(index, X, points, rests):
         words = np.empty(2, np.uint64)
         point = points[q]
         found = find_leaves(index, point, point, leaves)
-        bounds = query_bounds(index, point, rests[q])
+        half_norm = half_square(point)
         total = 0
         for f in range(found):
-            total += count_ones(point_mask(index, X, q * width, point, leaves[f], bounds, words))
+            word = point_mask(index, X, q * width, point, rests[q], half_norm, leaves[f], words)
+            total += count_ones(word)
         counts[q] = total
     return counts

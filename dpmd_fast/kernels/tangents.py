@@ -18,10 +18,10 @@ from dpmd_fast.kernels.balls import (
     LEAF,
     BallIndex,
     find_leaves,
+    half_square,
     leaf_masks,
     pad_queries,
     point_mask,
-    query_bounds,
     sketch_queries,
 )
 from dpmd_fast.kernels.eigen import arbitrary_start, scratch, top_eigenvectors
@@ -197,14 +197,10 @@ def _leaf_tangents(index, d, bases, counts):
     n_leaves = len(index.half_norms)
     groups = width // LANES
     h2 = index.radius * index.radius
-    node_of_leaf = np.empty(n_leaves, np.int64)
-    for node in range(len(index.children)):
-        if index.children[node, 0] < 0:
-            node_of_leaf[index.children[node, 1]] = node
     for leaf in prange(n_leaves):
         here = min(LEAF, n - leaf * LEAF)
         leaves = np.empty(n_leaves, np.int64)
-        node = node_of_leaf[leaf]
+        node = index.leaf_nodes[leaf]
         found = find_leaves(index, index.low[node], index.high[node], leaves)
         masks = np.empty((here, found), np.uint64)
         leaf_masks(index, leaf, leaves, found, masks)
@@ -271,11 +267,11 @@ def _covariance(index, X, point, rest):
     leaves = np.empty(n_leaves, np.int64)
     found = find_leaves(index, point, point, leaves)
     masks = np.empty((1, found), np.uint64)
-    bounds = query_bounds(index, point, rest)
+    half_norm = half_square(point)
     words = np.empty(2, np.uint64)
     count = 0
     for f in range(found):
-        masks[0, f] = point_mask(index, X, 0, point, leaves[f], bounds, words)
+        masks[0, f] = point_mask(index, X, 0, point, rest, half_norm, leaves[f], words)
         count += count_ones(masks[0, f])
     padded = LANES * ((D + LANES - 1) // LANES)
     C = np.zeros((padded, padded))

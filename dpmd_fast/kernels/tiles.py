@@ -44,10 +44,11 @@ def _store(builder, value, pointer):
     builder.store(value, builder.bitcast(pointer, _VEC.as_pointer()), align=8)
 
 
-def _splat(builder, scalar):
-    undefined = ir.Constant(_VEC, ir.Undefined)
+def _splat(builder, scalar, vector=_VEC):
+    undefined = ir.Constant(vector, ir.Undefined)
     lane0 = builder.insert_element(undefined, scalar, ir.Constant(_I32, 0))
-    return builder.shuffle_vector(lane0, undefined, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
+    first = ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count)
+    return builder.shuffle_vector(lane0, undefined, first)
 
 
 def _fma(builder, a, b, c):
@@ -173,32 +174,37 @@ def _reduce(context, builder, signature, args, difference):
     return _horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
 
 
-def _make_masks(n_rows):
-    """Two 64-bit words for each of `n_rows` queries against a leaf of 64 points.
+def _make_masks(element, lanes):
+    """Two 64-bit words for one query against a leaf of 64 points.
 
-    With p_j = sum_k A[a0 + k sa + i] B[b0 + 64 k + j] + half_norms[j] and q_j = ra_i rests[j]:
-    bit j of out[2 i] is p_j + q_j >= maybe_i, bit j of out[2 i + 1] is p_j - q_j >= inside_i, with
-    ra_i = bounds[3 i], maybe_i = bounds[3 i + 1], inside_i = bounds[3 i + 2].
+    With p_j = sum_k x[x0 + k] B[b0 + 64 k + j] + half_norms[h0 + j] and q_j = rest * rests[h0 + j]:
+    bit j of out[0] is p_j + q_j >= maybe, bit j of out[1] is p_j - q_j >= inside.
     """
-    n_groups = 4
+    vector = ir.VectorType(element, lanes)
+    n_groups = 8
+
+    def load(builder, pointer, offset):
+        at = builder.bitcast(builder.gep(pointer, [offset]), vector.as_pointer())
+        return builder.load(at, align=8 if element is _F64 else 4)
 
     @intrinsic
-    def masks(typingctx, A, a0, sa, B, b0, depth, half_norms, rests, h0, bounds, out):
-        i64 = types.int64
-        sig = types.void(A, i64, i64, B, i64, i64, half_norms, rests, i64, bounds, out)
+    def masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
+        i64, f64 = types.int64, types.float64
+        sig = types.void(x, i64, B, i64, i64, half_norms, rests, i64, f64, f64, f64, out)
 
         def codegen(context, builder, signature, args):
-            A, a0, sa, B, b0, depth, half_norms, rests, h0, bounds, out = args
-            pa = _pointer(context, builder, signature.args[0], A, a0)
-            pb = _pointer(context, builder, signature.args[3], B, b0)
-            ph = _pointer(context, builder, signature.args[6], half_norms, h0)
-            pr = _pointer(context, builder, signature.args[7], rests, h0)
-            limits = _pointer(context, builder, signature.args[9], bounds, _int(0))
-            words = _pointer(context, builder, signature.args[10], out, _int(0))
-            limit = [_splat(builder, builder.load(builder.gep(limits, [_int(i)]))) for i in range(3 * n_rows)]
-            found = [_int(0)] * (2 * n_rows)
-            for first in range(0, 64, LANES * n_groups):
-                start = [_load(builder, builder.gep(ph, [_int(first + LANES * j)])) for j in range(n_groups)]
+            x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out = args
+            px = _pointer(context, builder, signature.args[0], x, x0)
+            pb = _pointer(context, builder, signature.args[2], B, b0)
+            ph = _pointer(context, builder, signature.args[5], half_norms, h0)
+            pr = _pointer(context, builder, signature.args[6], rests, h0)
+            words = _pointer(context, builder, signature.args[11], out, _int(0))
+            if element is not _F64:
+                rest, maybe, inside = (builder.fptrunc(value, element) for value in (rest, maybe, inside))
+            rest, maybe, inside = (_splat(builder, value, vector) for value in (rest, maybe, inside))
+            near_word = sure_word = _int(0)
+            for first in range(0, 64, lanes * n_groups):
+                start = [load(builder, ph, _int(first + lanes * j)) for j in range(n_groups)]
                 entry = builder.block
                 loop = builder.append_basic_block("masks.loop")
                 body = builder.append_basic_block("masks.body")
@@ -207,54 +213,45 @@ def _make_masks(n_rows):
                 builder.position_at_end(loop)
                 k = builder.phi(_I64)
                 k.add_incoming(_int(0), entry)
-                sums = [[builder.phi(_VEC) for _ in range(n_groups)] for _ in range(n_rows)]
-                for row in sums:
-                    for j in range(n_groups):
-                        row[j].add_incoming(start[j], entry)
+                sums = [builder.phi(vector) for _ in range(n_groups)]
+                for j in range(n_groups):
+                    sums[j].add_incoming(start[j], entry)
                 builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
                 builder.position_at_end(body)
-                left = builder.gep(pa, [builder.mul(k, sa)])
-                right = builder.gep(pb, [builder.add(builder.mul(k, _int(64)), _int(first))])
-                columns = [_load(builder, builder.gep(right, [_int(LANES * j)])) for j in range(n_groups)]
-                for i in range(n_rows):
-                    scalar = _splat(builder, builder.load(builder.gep(left, [_int(i)])))
-                    for j in range(n_groups):
-                        sums[i][j].add_incoming(_fma(builder, scalar, columns[j], sums[i][j]), body)
+                scalar = _splat(builder, builder.load(builder.gep(px, [k])), vector)
+                row = builder.gep(pb, [builder.add(builder.mul(k, _int(64)), _int(first))])
+                for j in range(n_groups):
+                    product = _fma(builder, scalar, load(builder, row, _int(lanes * j)), sums[j])
+                    sums[j].add_incoming(product, body)
                 k.add_incoming(builder.add(k, _int(1)), body)
                 builder.branch(loop)
                 builder.position_at_end(done)
                 for j in range(n_groups):
-                    rest = _load(builder, builder.gep(pr, [_int(first + LANES * j)]))
-                    for i in range(n_rows):
-                        cross = builder.fmul(limit[3 * i], rest)
-                        near = builder.fcmp_ordered(">=", builder.fadd(sums[i][j], cross), limit[3 * i + 1])
-                        sure = builder.fcmp_ordered(">=", builder.fsub(sums[i][j], cross), limit[3 * i + 2])
-                        for slot, hit in ((2 * i, near), (2 * i + 1, sure)):
-                            bits = builder.zext(builder.bitcast(hit, ir.IntType(LANES)), _I64)
-                            bits = builder.shl(bits, _int(first + LANES * j))
-                            found[slot] = builder.or_(found[slot], bits)
-            for slot, word in enumerate(found):
-                builder.store(word, builder.gep(words, [_int(slot)]))
+                    at = first + lanes * j
+                    cross = builder.fmul(rest, load(builder, pr, _int(at)))
+                    near = builder.fcmp_ordered(">=", builder.fadd(sums[j], cross), maybe)
+                    sure = builder.fcmp_ordered(">=", builder.fsub(sums[j], cross), inside)
+                    bits = [builder.zext(builder.bitcast(hit, ir.IntType(lanes)), _I64) for hit in (near, sure)]
+                    near_word = builder.or_(near_word, builder.shl(bits[0], _int(at)))
+                    sure_word = builder.or_(sure_word, builder.shl(bits[1], _int(at)))
+            builder.store(near_word, words)
+            builder.store(sure_word, builder.gep(words, [_int(1)]))
             return context.get_dummy_value()
 
         return sig, codegen
 
-    def plain_masks(A, a0, sa, B, b0, depth, half_norms, rests, h0, bounds, out):
-        a, b = A.reshape(-1), B.reshape(-1)
-        columns = b[b0 : b0 + 64 * depth].reshape(depth, 64)
-        rest = rests.reshape(-1)[h0 : h0 + 64]
-        for i in range(n_rows):
-            row = a[a0 + i + sa * np.arange(depth)]
-            p = row @ columns + half_norms.reshape(-1)[h0 : h0 + 64]
-            q = bounds[3 * i] * rest
-            out[2 * i] = sum(1 << j for j in range(64) if p[j] + q[j] >= bounds[3 * i + 1])
-            out[2 * i + 1] = sum(1 << j for j in range(64) if p[j] - q[j] >= bounds[3 * i + 2])
+    def plain_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
+        columns = B.reshape(-1)[b0 : b0 + 64 * depth].reshape(depth, 64)
+        p = x.reshape(-1)[x0 : x0 + depth] @ columns + half_norms.reshape(-1)[h0 : h0 + 64]
+        q = p.dtype.type(rest) * rests.reshape(-1)[h0 : h0 + 64]
+        out[0] = sum(1 << j for j in range(64) if p[j] + q[j] >= p.dtype.type(maybe))
+        out[1] = sum(1 << j for j in range(64) if p[j] - q[j] >= p.dtype.type(inside))
 
     return plain_masks if JIT_DISABLED else masks
 
 
-masks_of_two = _make_masks(2)
-masks_of_one = _make_masks(1)
+masks_double = _make_masks(_F64, 4)
+masks_single = _make_masks(ir.FloatType(), 8)
 
 
 @intrinsic

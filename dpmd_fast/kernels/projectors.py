@@ -1,0 +1,141 @@
+"""Kernel weights, local means and weighted projector sums at query points.
+
+For a query x the weights are k_i = (1 - |x - y_i|^2 / h^2)_+^beta, and with their sum S
+
+    offset = sum_i k_i (y_i - x) / S,        Pw = sum_i k_i V_i^T V_i / S,
+
+V_i the (d, D) tangent basis at y_i. Offsets are summed as differences, so nothing large cancels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmd_fast.kernels.balls import (
+    LEAF,
+    BallIndex,
+    find_leaves,
+    half_square,
+    pad_queries,
+    point_mask,
+    sketch_queries,
+)
+from dpmd_fast.kernels.eigen import arbitrary_start, scratch, top_eigenvectors
+from dpmd_fast.kernels.jit import kernel, prange, threads
+from dpmd_fast.kernels.tiles import LANES, add_gram, center_block, count_trailing_zeros, pack, square_distance
+
+_PANEL = 64
+_COLD = 3
+
+
+class LocalGeometry(NamedTuple):
+    """What the reference looks like around each of m points."""
+
+    counts: np.ndarray  # (m,) reference points in the closed ball
+    masses: np.ndarray  # (m,) sum of kernel values
+    offsets: np.ndarray  # (m, padded D) weighted mean minus the point
+    projectors: np.ndarray  # (m, padded D, padded D) weighted mean of the tangent projectors
+
+
+def local_geometry(
+    index: BallIndex, bases: np.ndarray, X: np.ndarray, beta: float, n_threads: int | None = None
+) -> LocalGeometry:
+    """Counts, masses, offsets and averaged projectors at the rows of `X`; zero where the mass is zero."""
+    m = len(X)
+    padded = bases.shape[2]
+    points, rests = sketch_queries(index, X)
+    out = LocalGeometry(
+        np.zeros(m, np.int64), np.zeros(m), np.zeros((m, padded)), np.empty((m, padded, padded))
+    )
+    with threads(n_threads, chunk=4):
+        _local_geometry(index, bases, pad_queries(index, X), points, rests, float(beta), *out)
+    return out
+
+
+def top_bases(matrices: np.ndarray, columns: int, dim: int, n_threads: int | None = None) -> np.ndarray:
+    """Orthonormal bases (m, dim, columns) of the top eigenspaces of padded symmetric matrices.
+
+    NaN where a matrix is not finite.
+    """
+    bases = np.empty((len(matrices), dim, columns))
+    with threads(n_threads, chunk=4):
+        _top_bases(matrices, columns, bases)
+    return bases
+
+
+@kernel
+def power(t, beta):
+    """t^beta for t >= 0, without a call to pow for the usual beta."""
+    if beta == 2.0:
+        return t * t
+    return t**beta
+
+
+@kernel(parallel=True)
+def _local_geometry(index, bases, X, points, rests, beta, counts, masses, offsets, projectors):
+    m, width = X.shape
+    d = bases.shape[1]
+    padded = bases.shape[2]
+    groups = padded // LANES
+    n_leaves = len(index.half_norms)
+    h2 = index.radius * index.radius
+    for q in prange(m):
+        leaves = np.empty(n_leaves, np.int64)
+        words = np.empty(2, np.uint64)
+        panel = np.empty((groups, _PANEL, LANES))
+        zero = np.zeros(padded)
+        sums = np.zeros((padded, padded))
+        offset = np.zeros(width)
+        point = points[q]
+        half_norm = half_square(point)
+        found = find_leaves(index, point, point, leaves)
+        one = np.uint64(1)
+        count = 0
+        mass = 0.0
+        filled = 0
+        for f in range(found):
+            word = point_mask(index, X, q * width, point, rests[q], half_norm, leaves[f], words)
+            while word != 0:
+                row = leaves[f] * LEAF + count_trailing_zeros(word)
+                word &= word - one
+                count += 1
+                t = 1.0 - square_distance(X, q * width, index.rows, row * width, width) / h2
+                if not t > 0.0:
+                    continue
+                weight = power(t, beta)
+                root = t if beta == 2.0 else weight**0.5
+                mass += weight
+                for k in range(width):
+                    offset[k] += weight * (index.rows[row, k] - X[q, k])
+                for c in range(d):
+                    pack(bases, (row * d + c) * padded, zero, root, panel, LANES * filled, LANES * _PANEL, groups)
+                    filled += 1
+                    if filled == _PANEL:
+                        add_gram(panel, _PANEL, filled, sums, groups)
+                        filled = 0
+        if filled > 0:
+            add_gram(panel, _PANEL, filled, sums, groups)
+        scale = 1.0 / mass if mass > 0.0 else 0.0
+        for k in range(padded):
+            offsets[q, k] = scale * offset[k]
+        for i in range(0, padded, LANES):
+            for j in range(i, padded, LANES):
+                center_block(sums, i * padded + j, padded, zero, i, j, 0.0, scale, projectors[q], padded)
+        counts[q] = count
+        masses[q] = mass
+
+
+@kernel(parallel=True)
+def _top_bases(matrices, D, bases):
+    m = len(matrices)
+    d = bases.shape[1]
+    padded = matrices.shape[1]
+    for q in prange(m):
+        Q, Z, R, S, A, V, work = scratch(padded, d)
+        arbitrary_start(Q, D)
+        state = top_eigenvectors(matrices[q], D, padded, d, _COLD, Q, Z, R, S, A, V, work)
+        for c in range(d):
+            for k in range(D):
+                bases[q, c, k] = Q[c, k] if state > -2 else np.nan

@@ -1,0 +1,57 @@
+"""The wall: the one module that adds noise to values computed from the reference.
+
+What goes in is private; what comes out may be seen. Everything after it is post-processing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.kernels import normal
+from dpmd_fast.kernels.jit import threads
+from dpmd_fast.privacy.entropy import EntropySource
+
+Floats = NDArray[np.float64]
+
+
+def standard_normals(source: EntropySource, count: int, n_threads: int | None = None) -> Floats:
+    """`count` standard normal variates from `source`; the same for every number of threads."""
+    out = np.empty(count)
+    chunks = -(-count // normal.CHUNK)
+    stretch = normal.words_for(min(count, normal.CHUNK))
+    words = source.words(chunks * stretch).reshape(chunks, stretch)
+    progress = normal.fill_chunks(words, out, n_threads)
+    for chunk in range(chunks):
+        made, used = progress[chunk]
+        part = out[chunk * normal.CHUNK : (chunk + 1) * normal.CHUNK]
+        left = words[chunk, used:]
+        while made < len(part):
+            left = np.concatenate([left, source.words(normal.words_for(len(part) - made))])
+            more, used = normal.fill(left, part[made:], *normal.ziggurat())
+            made += more
+            left = left[used:]
+    return out
+
+
+def noisy_projectors(
+    projectors: Floats, columns: int, scales: Floats, source: EntropySource, n_threads: int | None = None
+) -> Floats:
+    """Add W, symmetric with W_jk ~ N(0, scale^2) independently for j <= k, to each matrix, in place.
+
+    Privacy: if one record moves a matrix by at most Delta in Frobenius norm, its entries with j <= k
+    move by at most Delta in l2 norm, so this is the Gaussian mechanism with rho = Delta^2 / (2 scale^2).
+    """
+    noise = standard_normals(source, len(projectors) * (columns * (columns + 1) // 2), n_threads)
+    with threads(n_threads):
+        normal.add_symmetric(projectors, columns, np.ascontiguousarray(scales, dtype=np.float64), noise)
+    return projectors
+
+
+def noisy_means(means: Floats, scales: Floats, source: EntropySource, n_threads: int | None = None) -> Floats:
+    """Add N(0, scale^2) to every coordinate of each row.
+
+    Privacy: the Gaussian mechanism, rho = Delta^2 / (2 scale^2) for rows that move by at most Delta.
+    """
+    noise = standard_normals(source, means.size, n_threads).reshape(means.shape)
+    return means + scales[:, None] * noise

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.tiles import (
     LANES,
     count_ones,
@@ -72,7 +72,21 @@ def build_index(Y: np.ndarray, radius: float) -> BallIndex:
     largest = float((points * points).sum(axis=1).max(initial=0.0))
     slack = np.finfo(float).eps * ((64.0 + 16.0 * D) * largest + 8.0 * radius * radius)
     return BallIndex(
-        rows, D, axes.shape[1], order, sketch, half_norms, leaf_rests, low, high, children, leaf_nodes, axes, center, float(radius), slack
+        rows,
+        D,
+        axes.shape[1],
+        order,
+        sketch,
+        half_norms,
+        leaf_rests,
+        low,
+        high,
+        children,
+        leaf_nodes,
+        axes,
+        center,
+        float(radius),
+        slack,
     )
 
 
@@ -125,7 +139,7 @@ def _sketch(Y, center, axes, whole):
     return coordinates, rests
 
 
-@kernel
+@device
 def _select(keys, order, start, stop, at):
     """Quickselect on `keys[start:stop]`, moving `order` along: everything before `at` is <= the rest."""
     left = start
@@ -164,12 +178,14 @@ def _split(points):
     children = np.empty((2 * n_leaves - 1, 2), np.int64)
     leaf_nodes = np.empty(n_leaves, np.int64)
     stack = np.empty((128, 3), np.int64)
-    stack[0] = np.array([0, 0, n])
+    stack[0, 0] = 0
+    stack[0, 1] = 0
+    stack[0, 2] = n
     top = 1
     nodes = 1
     while top > 0:
         top -= 1
-        node, start, stop = stack[top]
+        node, start, stop = stack[top, 0], stack[top, 1], stack[top, 2]
         leaves = (stop - start + LEAF - 1) // LEAF
         if leaves == 1:
             children[node, 0] = -1
@@ -226,10 +242,10 @@ def _pack_leaves(points, rests, order, children):
     for node in range(len(children) - 1, -1, -1):  # children come after their parent
         if children[node, 0] < 0:
             leaf = children[node, 1]
-            count = min(LEAF, n - leaf * LEAF)
             for k in range(depth):
-                low[node, k] = sketch[leaf, k, :count].min()
-                high[node, k] = sketch[leaf, k, :count].max()
+                for slot in range(min(LEAF, n - leaf * LEAF)):
+                    low[node, k] = min(low[node, k], sketch[leaf, k, slot])
+                    high[node, k] = max(high[node, k], sketch[leaf, k, slot])
         else:
             for k in range(depth):
                 low[node, k] = min(low[children[node, 0], k], low[children[node, 1], k])
@@ -237,7 +253,7 @@ def _pack_leaves(points, rests, order, children):
     return sketch, half_norms, leaf_rests, low, high
 
 
-@kernel
+@device
 def find_leaves(index, low, high, leaves):
     """Leaves whose box may come within the radius of the box [low, high]; returns their number."""
     limit = index.radius * index.radius + index.slack
@@ -266,51 +282,45 @@ def find_leaves(index, low, high, leaves):
     return found
 
 
-@kernel
-def settle(index, X, x0, leaf, inside, maybe):
-    """`inside` plus those of `maybe` that a full distance puts within the radius."""
-    width = index.rows.shape[1]
-    limit = index.radius * index.radius
+@device
+def settle(Y, limit, X, x0, first, inside, maybe):
+    """`inside` plus those of `maybe` that a full distance puts within the radius; bit 0 is row `first`."""
+    width = Y.shape[1]
     shell = maybe & ~inside
     one = np.uint64(1)
     while shell != 0:
         bit = count_trailing_zeros(shell)
-        if square_distance(X, x0, index.rows, (leaf * LEAF + bit) * width, width) <= limit:
+        if square_distance(X, x0, Y, (first + bit) * width, width) <= limit:
             inside |= one << np.uint64(bit)
         shell &= shell - one
     return inside
 
 
-@kernel
-def _row_gaps(index, leaf, other_node, gaps):
-    """Squared distance of each point of `leaf` to a node's box (a lower bound)."""
-    sketch = index.sketch[leaf]
+@device
+def _row_gaps(sketch, low, high, gaps):
+    """Squared distance of each point of a leaf to the box [low, high], from below."""
     gaps[:] = 0.0
-    for k in range(sketch.shape[0]):
-        low = index.low[other_node, k]
-        high = index.high[other_node, k]
+    for k in range(len(low)):
         for r in range(LEAF):
-            below = low - sketch[k, r]
-            above = sketch[k, r] - high
+            below = low[k] - sketch[k, r]
+            above = sketch[k, r] - high[k]
             gap = below if below > above else above
             gap = gap if gap > 0.0 else 0.0
             gaps[r] += gap * gap
 
 
-@kernel
-def _shift_leaf(index, leaf, middle, single, half_norms, rests):
+@device
+def _shift_leaf(sketch, lengths, here, middle, single, half_norms, rests):
     """Sketch of a leaf about `middle` in single precision; returns its largest squared norm."""
-    depth = index.depth
     norms = np.zeros(LEAF)
-    for k in range(depth):
+    for k in range(len(single)):
         for j in range(LEAF):
-            value = np.float32(index.sketch[leaf, k, j] - middle[k])
+            value = np.float32(sketch[k, j] - middle[k])
             single[k, j] = value
             norms[j] += np.float64(value) * np.float64(value)
-    here = min(LEAF, len(index.rows) - leaf * LEAF)
     largest = 0.0
     for j in range(LEAF):
-        rest = index.rests[leaf, j]
+        rest = lengths[j]
         rests[j] = np.float32(rest)
         norm = norms[j] + rest * rest
         half_norms[j] = np.float32(-0.5 * norm)
@@ -321,7 +331,7 @@ def _shift_leaf(index, leaf, middle, single, half_norms, rests):
     return largest
 
 
-@kernel
+@device
 def leaf_masks(index, leaf, leaves, found, masks):
     """masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`.
 
@@ -337,15 +347,18 @@ def leaf_masks(index, leaf, leaves, found, masks):
     single = np.empty((depth, LEAF), np.float32)
     half_norms = np.empty(LEAF, np.float32)
     rests = np.empty(LEAF, np.float32)
-    own_size = _shift_leaf(index, leaf, middle, single, half_norms, rests)
+    own_size = _shift_leaf(index.sketch[leaf], index.rests[leaf], here, middle, single, half_norms, rests)
     queries = np.ascontiguousarray(single.T)
     own_norms = half_norms.copy()
     gaps = np.empty(LEAF)
     words = np.empty(2, np.uint64)
     for f in range(found):
         other = leaves[f]
-        _row_gaps(index, leaf, index.leaf_nodes[other], gaps)
-        size = max(own_size, _shift_leaf(index, other, middle, single, half_norms, rests))
+        node = index.leaf_nodes[other]
+        _row_gaps(index.sketch[leaf], index.low[node], index.high[node], gaps)
+        there = min(LEAF, n - other * LEAF)
+        size = _shift_leaf(index.sketch[other], index.rests[other], there, middle, single, half_norms, rests)
+        size = max(size, own_size)
         slack = index.slack + (depth + 8) * _SINGLE_EPS * 4.0 * size
         for r in range(here):
             word = np.uint64(0)
@@ -368,11 +381,13 @@ def leaf_masks(index, leaf, leaves, found, masks):
                 )
                 word = words[0]
                 if word != words[1]:
-                    word = settle(index, index.rows, (leaf * LEAF + r) * width, other, words[1], word)
+                    word = settle(
+                        index.rows, h2, index.rows, (leaf * LEAF + r) * width, other * LEAF, words[1], word
+                    )
             masks[r, f] = word
 
 
-@kernel
+@device
 def point_mask(index, X, x0, point, rest, half_norm, leaf, words):
     """Which points of `leaf` lie in the ball around one query (row at element `x0` of X)."""
     base = -0.5 * index.radius * index.radius - half_norm
@@ -392,10 +407,11 @@ def point_mask(index, X, x0, point, rest, half_norm, leaf, words):
     )
     if words[0] == words[1]:
         return words[0]
-    return settle(index, X, x0, leaf, words[1], words[0])
+    h2 = index.radius * index.radius
+    return settle(index.rows, h2, X, x0, leaf * LEAF, words[1], words[0])
 
 
-@kernel
+@device
 def half_square(point):
     """-|point|^2 / 2, as `point_mask` wants it."""
     norm = 0.0

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from dpmd_fast.kernels.balls import LEAF, BallIndex, find_leaves, half_square, pad_queries, point_mask
-from dpmd_fast.kernels.jit import kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.projectors import power
 from dpmd_fast.kernels.tiles import count_ones, count_trailing_zeros, dot, square_distance
 
@@ -41,7 +41,7 @@ def descend(
     return X[:, : index.columns].copy(), codes, taken, residuals
 
 
-@kernel
+@device
 def _neighbors(index, x):
     """Row numbers and kernel arguments t = 1 - |x - y|^2 / h^2 of the reference points in the ball."""
     D = index.columns
@@ -83,12 +83,14 @@ def _neighbors(index, x):
             row = leaves[f] * LEAF + count_trailing_zeros(word)
             word &= word - one
             rows[at] = row
-            t[at] = 1.0 - square_distance(x, 0, index.rows, row * width, width) / (index.radius * index.radius)
+            t[at] = 1.0 - square_distance(x, 0, index.rows, row * width, width) / (
+                index.radius * index.radius
+            )
             at += 1
     return rows, t
 
 
-@kernel
+@device
 def _apply_projectors(bases, rows, weights, u, out):
     """out = sum_i weights_i P_i u."""
     d = bases.shape[1]
@@ -101,7 +103,7 @@ def _apply_projectors(bases, rows, weights, u, out):
                 out[k] += along * bases[rows[i], c, k]
 
 
-@kernel
+@device
 def _residual(index, bases, x, beta, least, u, f):
     """Neighbours, kernel arguments, weights, mass and F; u = x - b and f = (I - Pw) u are filled in.
 
@@ -128,7 +130,7 @@ def _residual(index, bases, x, beta, least, u, f):
     return rows, t, weights, mass, F if math.isfinite(F) else math.inf
 
 
-@kernel
+@device
 def _gradient(index, bases, x, beta, rows, t, weights, mass, u, f, g):
     D = index.columns
     d = bases.shape[1]
@@ -156,47 +158,50 @@ def _gradient(index, bases, x, beta, rows, t, weights, mass, u, f, g):
             g[k] -= slope * (index.rows[rows[i], k] - x[k])
 
 
+@device
+def _descend_one(index, bases, X, q, beta, steps, tolerance, codes, taken, residuals):
+    D = index.columns
+    d, padded = bases.shape[1], bases.shape[2]
+    start = X[q].copy()
+    x = X[q].copy()
+    trial = X[q].copy()
+    u, f, g = np.zeros(padded), np.zeros(padded), np.zeros(padded)
+    rows, t, weights, mass, F = _residual(index, bases, x, beta, d + 1, u, f)
+    code = OK
+    if len(rows) < d + 1:
+        code = NO_NEIGHBOR
+    elif math.inf == F:
+        code = FAILED
+    count = 0
+    while code == OK and count < steps and math.sqrt(2.0 * F) > tolerance:
+        _gradient(index, bases, x, beta, rows, t, weights, mass, u, f, g)
+        size = dot(g, 0, g, 0, padded)
+        if not math.isfinite(size):
+            code = FAILED
+            break
+        eta = 1.0
+        accepted = False
+        for _ in range(_HALVINGS + 1):
+            for k in range(D):
+                trial[k] = x[k] - eta * g[k]
+            rows, t, weights, mass, F_trial = _residual(index, bases, trial, beta, d + 1, u, f)
+            if F_trial <= F - _ARMIJO * eta * size:
+                accepted = True
+                break
+            eta *= 0.5
+        if not accepted:
+            break
+        x[:] = trial
+        F = F_trial
+        count += 1
+    X[q] = x if code == OK else start
+    codes[q] = code
+    taken[q] = count
+    if code == OK:
+        residuals[q] = math.sqrt(2.0 * F)
+
+
 @kernel(parallel=True)
 def _descend(index, bases, X, beta, steps, tolerance, codes, taken, residuals):
-    m, width = X.shape
-    D = index.columns
-    d = bases.shape[1]
-    padded = bases.shape[2]
-    for q in prange(m):
-        start = X[q].copy()
-        x = X[q].copy()
-        trial = X[q].copy()
-        u, f, g = np.zeros(padded), np.zeros(padded), np.zeros(padded)
-        rows, t, weights, mass, F = _residual(index, bases, x, beta, d + 1, u, f)
-        code = OK
-        if len(rows) < d + 1:
-            code = NO_NEIGHBOR
-        elif F == math.inf:
-            code = FAILED
-        count = 0
-        while code == OK and count < steps and math.sqrt(2.0 * F) > tolerance:
-            _gradient(index, bases, x, beta, rows, t, weights, mass, u, f, g)
-            size = dot(g, 0, g, 0, padded)
-            if not math.isfinite(size):
-                code = FAILED
-                break
-            eta = 1.0
-            accepted = False
-            for _ in range(_HALVINGS + 1):
-                for k in range(D):
-                    trial[k] = x[k] - eta * g[k]
-                rows, t, weights, mass, F_trial = _residual(index, bases, trial, beta, d + 1, u, f)
-                if F_trial <= F - _ARMIJO * eta * size:
-                    accepted = True
-                    break
-                eta *= 0.5
-            if not accepted:
-                break
-            x[:] = trial
-            F = F_trial
-            count += 1
-        X[q] = x if code == OK else start
-        codes[q] = code
-        taken[q] = count
-        if code == OK:
-            residuals[q] = math.sqrt(2.0 * F)
+    for q in prange(len(X)):
+        _descend_one(index, bases, X, np.int64(q), beta, steps, tolerance, codes, taken, residuals)

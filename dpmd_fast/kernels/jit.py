@@ -22,16 +22,21 @@ JIT_DISABLED = bool(numba.config.DISABLE_JIT)
 prange = numba.prange
 
 
-def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False, inline: bool = False) -> Any:
-    """Compile `function` in nopython mode. ``inline`` asks LLVM to inline a helper into its callers."""
+def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
+    """Compile `function` in nopython mode, to be called from Python or from other kernels."""
     if function is None:
-        return functools.partial(kernel, parallel=parallel, inline=inline)
-    options: dict[str, Any] = {"cache": CACHE, "nogil": True, "error_model": "numpy"}
-    if parallel:
-        options["parallel"] = True
-    if inline:
-        options["forceinline"] = True
-    return numba.njit(**options)(function)
+        return functools.partial(kernel, parallel=parallel)
+    return numba.njit(cache=CACHE, nogil=True, error_model="numpy", parallel=parallel)(function)
+
+
+def device(function: Callable[..., Any]) -> Any:
+    """Compile a helper that only kernels call.
+
+    It gets no wrapper for Python: Numba would optimise that wrapper again inside every caller, and
+    unpacking an index of a dozen arrays is most of the code of a small helper.
+    """
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(cache=CACHE, nogil=True, error_model="numpy", **options)(function)
 
 
 _first_parallel_pid: int | None = None

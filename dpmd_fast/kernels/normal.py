@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, prange, threads
 
 _LAYERS = 256
 CHUNK = 1 << 15  # variates made from one stretch of the word stream, whatever the number of threads
@@ -58,7 +58,7 @@ def fill_chunks(words: np.ndarray, out: np.ndarray, n_threads: int | None = None
     return progress
 
 
-@kernel
+@device
 def _uniform(word):
     """Uniform in (0, 1): 53 bits, offset by half a step so that neither end occurs."""
     return (np.float64(word >> np.uint64(11)) + 0.5) * (1.0 / 9007199254740992.0)

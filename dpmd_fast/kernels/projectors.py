@@ -22,12 +22,10 @@ from dpmd_fast.kernels.balls import (
     point_mask,
     sketch_queries,
 )
-from dpmd_fast.kernels.eigen import arbitrary_start, scratch, top_eigenvectors
-from dpmd_fast.kernels.jit import kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.tiles import LANES, add_gram, center_block, count_trailing_zeros, pack, square_distance
 
 _PANEL = 64
-_COLD = 3
 
 
 class LocalGeometry(NamedTuple):
@@ -54,18 +52,7 @@ def local_geometry(
     return out
 
 
-def top_bases(matrices: np.ndarray, columns: int, dim: int, n_threads: int | None = None) -> np.ndarray:
-    """Orthonormal bases (m, dim, columns) of the top eigenspaces of padded symmetric matrices.
-
-    NaN where a matrix is not finite.
-    """
-    bases = np.empty((len(matrices), dim, columns))
-    with threads(n_threads, chunk=4):
-        _top_bases(matrices, columns, bases)
-    return bases
-
-
-@kernel
+@device
 def power(t, beta):
     """t^beta for t >= 0, without a call to pow for the usual beta."""
     if beta == 2.0:
@@ -73,69 +60,59 @@ def power(t, beta):
     return t**beta
 
 
-@kernel(parallel=True)
-def _local_geometry(index, bases, X, points, rests, beta, counts, masses, offsets, projectors):
-    m, width = X.shape
-    d = bases.shape[1]
-    padded = bases.shape[2]
+@device
+def _geometry_of(index, bases, X, points, rests, beta, q, counts, masses, offsets, projectors):
+    width = X.shape[1]
+    d, padded = bases.shape[1], bases.shape[2]
     groups = padded // LANES
     n_leaves = len(index.half_norms)
     h2 = index.radius * index.radius
-    for q in prange(m):
-        leaves = np.empty(n_leaves, np.int64)
-        words = np.empty(2, np.uint64)
-        panel = np.empty((groups, _PANEL, LANES))
-        zero = np.zeros(padded)
-        sums = np.zeros((padded, padded))
-        offset = np.zeros(width)
-        point = points[q]
-        half_norm = half_square(point)
-        found = find_leaves(index, point, point, leaves)
-        one = np.uint64(1)
-        count = 0
-        mass = 0.0
-        filled = 0
-        for f in range(found):
-            word = point_mask(index, X, q * width, point, rests[q], half_norm, leaves[f], words)
-            while word != 0:
-                row = leaves[f] * LEAF + count_trailing_zeros(word)
-                word &= word - one
-                count += 1
-                t = 1.0 - square_distance(X, q * width, index.rows, row * width, width) / h2
-                if not t > 0.0:
-                    continue
-                weight = power(t, beta)
-                root = t if beta == 2.0 else weight**0.5
-                mass += weight
-                for k in range(width):
-                    offset[k] += weight * (index.rows[row, k] - X[q, k])
-                for c in range(d):
-                    pack(bases, (row * d + c) * padded, zero, root, panel, LANES * filled, LANES * _PANEL, groups)
-                    filled += 1
-                    if filled == _PANEL:
-                        add_gram(panel, _PANEL, filled, sums, groups)
-                        filled = 0
-        if filled > 0:
-            add_gram(panel, _PANEL, filled, sums, groups)
-        scale = 1.0 / mass if mass > 0.0 else 0.0
-        for k in range(padded):
-            offsets[q, k] = scale * offset[k]
-        for i in range(0, padded, LANES):
-            for j in range(i, padded, LANES):
-                center_block(sums, i * padded + j, padded, zero, i, j, 0.0, scale, projectors[q], padded)
-        counts[q] = count
-        masses[q] = mass
+    leaves = np.empty(n_leaves, np.int64)
+    words = np.empty(2, np.uint64)
+    panel = np.empty((groups, _PANEL, LANES))
+    zero = np.zeros(padded)
+    sums = np.zeros((padded, padded))
+    offset = np.zeros(width)
+    point = points[q]
+    half_norm = half_square(point)
+    found = find_leaves(index, point, point, leaves)
+    one = np.uint64(1)
+    count = 0
+    mass = 0.0
+    filled = 0
+    for f in range(found):
+        word = point_mask(index, X, q * width, point, rests[q], half_norm, leaves[f], words)
+        while word != 0:
+            row = leaves[f] * LEAF + count_trailing_zeros(word)
+            word &= word - one
+            count += 1
+            t = 1.0 - square_distance(X, q * width, index.rows, row * width, width) / h2
+            if not t > 0.0:
+                continue
+            weight = power(t, beta)
+            root = t if beta == 2.0 else weight**0.5
+            mass += weight
+            for k in range(width):
+                offset[k] += weight * (index.rows[row, k] - X[q, k])
+            for c in range(d):
+                pack(bases, (row * d + c) * padded, zero, root, panel, LANES * filled, LANES * _PANEL, groups)
+                filled += 1
+                if filled == _PANEL:
+                    add_gram(panel, _PANEL, filled, sums, groups)
+                    filled = 0
+    if filled > 0:
+        add_gram(panel, _PANEL, filled, sums, groups)
+    scale = 1.0 / mass if mass > 0.0 else 0.0
+    for k in range(padded):
+        offsets[q, k] = scale * offset[k]
+    for i in range(0, padded, LANES):
+        for j in range(i, padded, LANES):
+            center_block(sums, i * padded + j, padded, zero, i, j, 0.0, scale, projectors[q], padded)
+    counts[q] = count
+    masses[q] = mass
 
 
 @kernel(parallel=True)
-def _top_bases(matrices, D, bases):
-    m = len(matrices)
-    d = bases.shape[1]
-    padded = matrices.shape[1]
-    for q in prange(m):
-        Q, Z, R, S, A, V, work = scratch(padded, d)
-        arbitrary_start(Q, D)
-        state = top_eigenvectors(matrices[q], D, padded, d, _COLD, Q, Z, R, S, A, V, work)
-        for c in range(d):
-            for k in range(D):
-                bases[q, c, k] = Q[c, k] if state > -2 else np.nan
+def _local_geometry(index, bases, X, points, rests, beta, counts, masses, offsets, projectors):
+    for q in prange(len(X)):
+        _geometry_of(index, bases, X, points, rests, beta, np.int64(q), counts, masses, offsets, projectors)

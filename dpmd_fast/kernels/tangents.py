@@ -24,8 +24,8 @@ from dpmd_fast.kernels.balls import (
     point_mask,
     sketch_queries,
 )
-from dpmd_fast.kernels.eigen import arbitrary_start, scratch, top_eigenvectors
-from dpmd_fast.kernels.jit import kernel, prange, threads
+from dpmd_fast.kernels.eigen import arbitrary_start, leading_rows, scratch
+from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.tiles import (
     LANES,
     add_gram,
@@ -36,13 +36,14 @@ from dpmd_fast.kernels.tiles import (
     square_distance,
     subtract_gram,
 )
+from dpmd_fast.kernels.tridiagonal import top_subspaces
 
 _PANEL = 64
 # A moment matrix that was updated is believed while what it holds is at least this share of what
 # went through it; below that it is summed afresh.
 _DRIFT = 1e-3
 _COLD = 4  # unchecked multiplications for the first point of a leaf
-_RETRY = 8  # how often a leaf with a poor spectral gap tries subspace iteration again
+_BATCH_BYTES = 1 << 25
 _LEAF_REACH = 4.0  # leaves wider than this many radii are not chained
 
 
@@ -55,19 +56,37 @@ def local_tangents(index: BallIndex, dim: int, n_threads: int | None = None) -> 
     padded = LANES * ((index.columns + LANES - 1) // LANES)
     bases = np.zeros((n, dim, padded))
     counts = np.zeros(n, np.int64)
+    hard = np.zeros(n, np.bool_)
     with threads(n_threads, chunk=1):
-        _leaf_tangents(index, dim, bases, counts)
+        _all_tangents(index, bases, counts, hard)
+    rows = np.flatnonzero(hard)
+    batch = max(1, _BATCH_BYTES // (8 * padded * padded))
+    for start in range(0, len(rows), batch):
+        part = rows[start : start + batch]
+        bases[part] = top_subspaces(_scatters(index, part, n_threads), index.columns, dim, n_threads)
     return bases, counts
 
 
 def covariance_at(index: BallIndex, z: np.ndarray) -> tuple[np.ndarray, int]:
     """Covariance (D, D) of the reference points in the ball around one point, and their number."""
     points, rests = sketch_queries(index, z[None, :])
+    matrix = np.zeros((1, *2 * [LANES * ((index.columns + LANES - 1) // LANES)]))
     with threads(1):
-        return _covariance(index, pad_queries(index, z[None, :]), points[0], rests[0])
+        trace, count = _scatter_at(index, pad_queries(index, z[None, :]), points, rests, 0, matrix)
+    return matrix[0, : index.columns, : index.columns] * (trace / max(count - 1, 1)), int(count)
 
 
-@kernel
+def _scatters(index: BallIndex, rows: np.ndarray, n_threads: int | None) -> np.ndarray:
+    """Scatter matrices of trace 1 around reference points given by their rows."""
+    X = np.ascontiguousarray(index.rows[rows])
+    points, rests = sketch_queries(index, X[:, : index.columns])
+    matrices = np.zeros((len(rows), *2 * [LANES * ((index.columns + LANES - 1) // LANES)]))
+    with threads(n_threads, chunk=4):
+        _scatter_many(index, X, points, rests, matrices)
+    return matrices
+
+
+@device
 def _collect(masks, r, leaves, found, rows):
     """Row numbers of the set bits of masks[r]; returns their count."""
     count = 0
@@ -82,7 +101,7 @@ def _collect(masks, r, leaves, found, rows):
     return count
 
 
-@kernel
+@device
 def _changes(masks, r, last, leaves, found, added, removed):
     """Row numbers that are in ball r but not in ball `last`, and the reverse."""
     n_added = 0
@@ -107,16 +126,16 @@ def _changes(masks, r, last, leaves, found, added, removed):
     return n_added, n_removed
 
 
-@kernel
-def _accumulate(index, rows, count, center, panel, moments, sign):
+@device
+def _accumulate(Y, rows, count, center, panel, moments, sign):
     """Add (or take away) the moments about `center` of the listed rows."""
-    width = index.rows.shape[1]
+    width = Y.shape[1]
     groups = width // LANES
     start = 0
     while start < count:
         block = min(_PANEL, count - start)
         for t in range(block):
-            pack(index.rows, rows[start + t] * width, center, 1.0, panel, LANES * t, LANES * _PANEL, groups)
+            pack(Y, rows[start + t] * width, center, 1.0, panel, LANES * t, LANES * _PANEL, groups)
         if sign > 0:
             add_gram(panel, _PANEL, block, moments, groups)
         else:
@@ -124,21 +143,20 @@ def _accumulate(index, rows, count, center, panel, moments, sign):
         start += block
 
 
-@kernel
-def _fresh(index, rows, count, center, panel, moments):
+@device
+def _fresh(Y, D, rows, count, center, panel, moments):
     """Moments of the listed rows about their own mean (which is left in `center`)."""
-    D = index.columns
     center[:] = 0.0
     for t in range(count):
         for k in range(D):
-            center[k] += index.rows[rows[t], k]
+            center[k] += Y[rows[t], k]
     for k in range(D):
         center[k] /= count
     moments[:] = 0.0
-    _accumulate(index, rows, count, center, panel, moments, 1)
+    _accumulate(Y, rows, count, center, panel, moments, 1)
 
 
-@kernel
+@device
 def _trace(moments, D):
     total = 0.0
     for i in range(D):
@@ -146,7 +164,7 @@ def _trace(moments, D):
     return total
 
 
-@kernel
+@device
 def _scatter(moments, D, count, sums, C):
     """C = moments about the mean, as a full matrix of trace 1. Returns the trace before scaling."""
     width = moments.shape[0]
@@ -167,11 +185,10 @@ def _scatter(moments, D, count, sums, C):
     return trace
 
 
-@kernel
-def _chain(index, leaf, here, tour):
+@device
+def _chain(Y, base, here, tour):
     """Visit the points of a leaf by nearest unvisited neighbour; returns the squared width of the leaf."""
-    width = index.rows.shape[1]
-    base = leaf * LEAF
+    width = Y.shape[1]
     for r in range(here):
         tour[r] = r
     spread = 0.0
@@ -179,7 +196,7 @@ def _chain(index, leaf, here, tour):
         best = math.inf
         at = i + 1
         for j in range(i + 1, here):
-            gap = square_distance(index.rows, (base + tour[i]) * width, index.rows, (base + tour[j]) * width, width)
+            gap = square_distance(Y, (base + tour[i]) * width, Y, (base + tour[j]) * width, width)
             if i == 0:
                 spread = max(spread, gap)
             if gap < best:
@@ -189,96 +206,120 @@ def _chain(index, leaf, here, tour):
     return spread
 
 
-@kernel(parallel=True)
-def _leaf_tangents(index, d, bases, counts):
+@device
+def _tangents_of_leaf(index, leaf, bases, counts, hard):
     n, width = index.rows.shape
     D = index.columns
-    padded = bases.shape[2]
+    d, padded = bases.shape[1], bases.shape[2]
     n_leaves = len(index.half_norms)
     groups = width // LANES
     h2 = index.radius * index.radius
-    for leaf in prange(n_leaves):
-        here = min(LEAF, n - leaf * LEAF)
-        leaves = np.empty(n_leaves, np.int64)
-        node = index.leaf_nodes[leaf]
-        found = find_leaves(index, index.low[node], index.high[node], leaves)
-        masks = np.empty((here, found), np.uint64)
-        leaf_masks(index, leaf, leaves, found, masks)
-        tour = np.empty(here, np.int64)
-        chained = _chain(index, leaf, here, tour) <= _LEAF_REACH * _LEAF_REACH * h2
-        middle = np.zeros(width)
-        for r in range(here):
-            for k in range(D):
-                middle[k] += index.rows[leaf * LEAF + r, k] / here
-        own = np.zeros(width)
-        rows = np.empty(found * LEAF, np.int64)
-        gone = np.empty(found * LEAF, np.int64)
-        panel = np.empty((groups, _PANEL, LANES))
-        moments = np.zeros((width, width))
-        C = np.zeros((padded, padded))
-        Q, Z, R, S, A, V, work = scratch(padded, d)
-        sums = np.zeros(width)
-        arbitrary_start(Q, D)
-        eager = _COLD
-        last = -1
-        handled = 0.0
-        for step in range(here):
-            r = tour[step]
-            count = 0
-            for f in range(found):
-                count += count_ones(masks[r, f])
-            counts[leaf * LEAF + r] = count
-            if count <= d:
-                continue
-            good = False
-            if chained:
-                if last >= 0:
-                    added, removed = _changes(masks, r, last, leaves, found, rows, gone)
-                else:
-                    added, removed = count, count
-                before = _trace(moments, D)
-                if added + removed < count:
-                    _accumulate(index, rows, added, middle, panel, moments, 1)
-                    handled += max(_trace(moments, D) - before, 0.0)
-                    _accumulate(index, gone, removed, middle, panel, moments, -1)
-                else:
-                    moments[:] = 0.0
-                    _accumulate(index, rows, _collect(masks, r, leaves, found, rows), middle, panel, moments, 1)
-                    handled = _trace(moments, D)
-                last = r
-                good = _scatter(moments, D, count, sums, C) > _DRIFT * handled
-            if not good:
-                _fresh(index, rows, _collect(masks, r, leaves, found, rows), own, panel, moments)
-                _scatter(moments, D, count, sums, C)
-                last = -1
-            if eager < 0 and step % _RETRY == 0:
-                eager = 0
-            eager = top_eigenvectors(C, D, padded, d, eager, Q, Z, R, S, A, V, work)
-            for c in range(d):
-                for k in range(padded):
-                    bases[leaf * LEAF + r, c, k] = Q[c, k]
+    here = min(LEAF, n - leaf * LEAF)
+    leaves = np.empty(n_leaves, np.int64)
+    node = index.leaf_nodes[leaf]
+    found = find_leaves(index, index.low[node], index.high[node], leaves)
+    masks = np.empty((here, found), np.uint64)
+    leaf_masks(index, leaf, leaves, found, masks)
+    tour = np.empty(here, np.int64)
+    chained = _chain(index.rows, leaf * LEAF, here, tour) <= _LEAF_REACH * _LEAF_REACH * h2
+    middle = np.zeros(width)
+    for r in range(here):
+        for k in range(D):
+            middle[k] += index.rows[leaf * LEAF + r, k] / here
+    own = np.zeros(width)
+    rows = np.empty(found * LEAF, np.int64)
+    gone = np.empty(found * LEAF, np.int64)
+    panel = np.empty((groups, _PANEL, LANES))
+    moments = np.zeros((width, width))
+    C = np.zeros((padded, padded))
+    Q, Z, R, S, A, V = scratch(padded, d)
+    sums = np.zeros(width)
+    arbitrary_start(Q, D)
+    eager = np.int64(_COLD)
+    last = -1
+    handled = 0.0
+    for step in range(here):
+        r = tour[step]
+        count = 0
+        for f in range(found):
+            count += count_ones(masks[r, f])
+        counts[leaf * LEAF + r] = count
+        if count <= d:
+            continue
+        good = False
+        if chained:
+            if last >= 0:
+                added, removed = _changes(masks, r, last, leaves, found, rows, gone)
+            else:
+                added, removed = count, count
+            before = _trace(moments, D)
+            if added + removed < count:
+                _accumulate(index.rows, rows, added, middle, panel, moments, 1)
+                handled += max(_trace(moments, D) - before, 0.0)
+                _accumulate(index.rows, gone, removed, middle, panel, moments, -1)
+            else:
+                moments[:] = 0.0
+                _accumulate(
+                    index.rows, rows, _collect(masks, r, leaves, found, rows), middle, panel, moments, 1
+                )
+                handled = _trace(moments, D)
+            last = r
+            good = _scatter(moments, D, count, sums, C) > _DRIFT * handled
+        if not good:
+            _fresh(
+                index.rows, index.columns, rows, _collect(masks, r, leaves, found, rows), own, panel, moments
+            )
+            _scatter(moments, D, count, sums, C)
+            last = -1
+        eager = leading_rows(C, D, padded, d, eager, Q, Z, R, S, A, V)
+        if eager < 0:
+            hard[leaf * LEAF + r] = True
+            arbitrary_start(Q, D)
+            eager = np.int64(_COLD)
+            continue
+        for c in range(d):
+            for k in range(padded):
+                bases[leaf * LEAF + r, c, k] = Q[c, k]
+
+
+@kernel(parallel=True)
+def _all_tangents(index, bases, counts, hard):
+    for leaf in prange(len(index.half_norms)):
+        _tangents_of_leaf(index, np.int64(leaf), bases, counts, hard)
 
 
 @kernel
-def _covariance(index, X, point, rest):
-    n_leaves = len(index.half_norms)
-    D = index.columns
+def _scatter_at(index, X, points, rests, q, matrices):
+    """matrices[q] = scatter of the ball around row q of X, scaled to trace 1; returns (trace, count)."""
     width = index.rows.shape[1]
-    leaves = np.empty(n_leaves, np.int64)
+    leaves = np.empty(len(index.half_norms), np.int64)
+    point = points[q]
     found = find_leaves(index, point, point, leaves)
     masks = np.empty((1, found), np.uint64)
     half_norm = half_square(point)
     words = np.empty(2, np.uint64)
     count = 0
     for f in range(found):
-        masks[0, f] = point_mask(index, X, 0, point, rest, half_norm, leaves[f], words)
+        masks[0, f] = point_mask(index, X, q * width, point, rests[q], half_norm, leaves[f], words)
         count += count_ones(masks[0, f])
-    padded = LANES * ((D + LANES - 1) // LANES)
-    C = np.zeros((padded, padded))
-    if count >= 2:
-        rows = np.empty(count, np.int64)
-        _collect(masks, 0, leaves, found, rows)
-        moments = np.zeros((width, width))
-        _fresh(index, rows, count, np.zeros(width), np.empty((width // LANES, _PANEL, LANES)), moments)
-        C *= _scatter(moments, D, count, np.zeros(width), C) / (count - 1.0)
-    return C[:D, :D].copy(), count
+    if count < 2:
+        return 0.0, count
+    rows = np.empty(count, np.int64)
+    _collect(masks, 0, leaves, found, rows)
+    moments = np.zeros((width, width))
+    _fresh(
+        index.rows,
+        index.columns,
+        rows,
+        count,
+        np.zeros(width),
+        np.empty((width // LANES, _PANEL, LANES)),
+        moments,
+    )
+    return _scatter(moments, index.columns, count, np.zeros(width), matrices[q]), count
+
+
+@kernel(parallel=True)
+def _scatter_many(index, X, points, rests, matrices):
+    for q in prange(len(X)):
+        _scatter_at(index, X, points, rests, np.int64(q), matrices)

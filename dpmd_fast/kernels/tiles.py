@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dpmd_fast.kernels.jit import JIT_DISABLED, kernel
+from dpmd_fast.kernels.jit import JIT_DISABLED, device
 
 LANES = 4
 
@@ -122,9 +122,8 @@ def _make_tile(n_rows, n_groups, negative):
 
 _t41, _t42, _t43 = (_make_tile(4, j, False) for j in (1, 2, 3))
 _n41, _n42, _n43 = (_make_tile(4, j, True) for j in (1, 2, 3))
-_t11, _t12, _t13 = (_make_tile(1, j, False) for j in (1, 2, 3))
-_t21, _t22, _t23 = (_make_tile(2, j, False) for j in (1, 2, 3))
-_t31, _t32, _t33 = (_make_tile(3, j, False) for j in (1, 2, 3))
+_t11, _t13 = (_make_tile(1, j, False) for j in (1, 3))
+_t21, _t23 = (_make_tile(2, j, False) for j in (1, 3))
 
 
 @intrinsic
@@ -231,7 +230,9 @@ def _make_masks(element, lanes):
                     cross = builder.fmul(rest, load(builder, pr, _int(at)))
                     near = builder.fcmp_ordered(">=", builder.fadd(sums[j], cross), maybe)
                     sure = builder.fcmp_ordered(">=", builder.fsub(sums[j], cross), inside)
-                    bits = [builder.zext(builder.bitcast(hit, ir.IntType(lanes)), _I64) for hit in (near, sure)]
+                    bits = [
+                        builder.zext(builder.bitcast(hit, ir.IntType(lanes)), _I64) for hit in (near, sure)
+                    ]
                     near_word = builder.or_(near_word, builder.shl(bits[0], _int(at)))
                     sure_word = builder.or_(sure_word, builder.shl(bits[1], _int(at)))
             builder.store(near_word, words)
@@ -308,8 +309,12 @@ def _pack(typingctx, row, r0, center, scale, panel, p0, stride, groups):
         factor = _splat(builder, scale)
         with cgutils.for_range(builder, groups, intp=_I64) as loop:
             at = builder.mul(loop.index, _int(LANES))
-            value = builder.fsub(_load(builder, builder.gep(source, [at])), _load(builder, builder.gep(middle, [at])))
-            _store(builder, builder.fmul(factor, value), builder.gep(target, [builder.mul(loop.index, stride)]))
+            value = builder.fsub(
+                _load(builder, builder.gep(source, [at])), _load(builder, builder.gep(middle, [at]))
+            )
+            _store(
+                builder, builder.fmul(factor, value), builder.gep(target, [builder.mul(loop.index, stride)])
+            )
         return context.get_dummy_value()
 
     return sig, codegen
@@ -367,7 +372,7 @@ count_trailing_zeros = _count_trailing_zeros
 count_ones = _count_ones
 
 
-@kernel
+@device
 def add_gram(panel, capacity, rows, C, groups):
     """Add the Gram matrix of `rows` packed rows to the upper 4 x 4 blocks of C (ldc = 4 groups)."""
     gs = LANES * capacity
@@ -383,7 +388,7 @@ def add_gram(panel, capacity, rows, C, groups):
             _t41(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
 
 
-@kernel
+@device
 def subtract_gram(panel, capacity, rows, C, groups):
     """As `add_gram`, subtracting."""
     gs = LANES * capacity
@@ -399,46 +404,26 @@ def subtract_gram(panel, capacity, rows, C, groups):
             _n41(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
 
 
-@kernel
+@device
 def multiply_symmetric(Q, rows, C, Z, width):
     """Z[:rows] = Q[:rows] C for a symmetric C; all with row stride `width`, a multiple of four."""
     Z[:rows] = 0.0
     r = 0
     while r < rows:
-        step = min(4, rows - r)
-        if rows - r == 5:
-            step = 3
+        pair = rows - r > 1
+        at = r * width
         j = 0
         while j < width:
-            groups = min(3, (width - j) // LANES)
-            a0 = r * width
-            c0 = r * width + j
-            if step == 4:
-                if groups == 3:
-                    _t43(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
-                elif groups == 2:
-                    _t42(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+            if width - j >= 3 * LANES:
+                if pair:
+                    _t23(Q, at, 1, width, C, j, width, LANES, width, Z, at + j, width)
                 else:
-                    _t41(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
-            elif step == 3:
-                if groups == 3:
-                    _t33(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
-                elif groups == 2:
-                    _t32(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
-                else:
-                    _t31(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
-            elif step == 2:
-                if groups == 3:
-                    _t23(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
-                elif groups == 2:
-                    _t22(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
-                else:
-                    _t21(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
-            elif groups == 3:
-                _t13(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
-            elif groups == 2:
-                _t12(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
+                    _t13(Q, at, 1, width, C, j, width, LANES, width, Z, at + j, width)
+                j += 3 * LANES
             else:
-                _t11(Q, a0, 1, width, C, j, width, LANES, width, Z, c0, width)
-            j += LANES * groups
-        r += step
+                if pair:
+                    _t21(Q, at, 1, width, C, j, width, LANES, width, Z, at + j, width)
+                else:
+                    _t11(Q, at, 1, width, C, j, width, LANES, width, Z, at + j, width)
+                j += LANES
+        r += 2 if pair else 1

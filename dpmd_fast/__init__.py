@@ -1,1 +1,71 @@
-"""Differentially private manifold denoising on compiled CPU kernels."""
+"""Differentially private manifold denoising on compiled CPU kernels.
+
+Names are imported when they are first used, so that ``import dpmd_fast`` stays cheap; nothing is
+compiled before a kernel is called (see `warmup`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpmd_fast.descent import DescentResult, gradient_descent
+    from dpmd_fast.paper import (
+        DPManifoldDenoiser,
+        ManifoldDenoiser,
+        ProjectorRelease,
+        dp_projector,
+        paper_bandwidth,
+    )
+    from dpmd_fast.privacy.budget import Budget, BudgetExceeded
+    from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning
+    from dpmd_fast.privacy.search import EmpiricalSensitivity, empirical_sensitivity
+    from dpmd_fast.warm import warmup
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Budget",
+    "BudgetExceeded",
+    "DPManifoldDenoiser",
+    "DescentResult",
+    "EmpiricalSensitivity",
+    "Guarantee",
+    "LargeDeltaWarning",
+    "ManifoldDenoiser",
+    "ProjectorRelease",
+    "dp_projector",
+    "empirical_sensitivity",
+    "gradient_descent",
+    "paper_bandwidth",
+    "warmup",
+]
+
+_HOMES = {
+    "descent": ("DescentResult", "gradient_descent"),
+    "paper": (
+        "DPManifoldDenoiser",
+        "ManifoldDenoiser",
+        "ProjectorRelease",
+        "dp_projector",
+        "paper_bandwidth",
+    ),
+    "privacy.budget": ("Budget", "BudgetExceeded"),
+    "privacy.guarantee": ("Guarantee", "LargeDeltaWarning"),
+    "privacy.search": ("EmpiricalSensitivity", "empirical_sensitivity"),
+    "warm": ("warmup",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'dpmd_fast' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"dpmd_fast.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

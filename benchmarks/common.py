@@ -1,0 +1,107 @@
+"""Data, sizes and clocks that the asv suites and `compare.py` share.
+
+`DPMD_BENCH_PROFILE=full` runs the suites at the sizes of `compare.py`; the default, `quick`, takes a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpmd_fast.experiments.manifolds import bounded_noise, simulate, sphere
+from dpmd_fast.experiments.manifolds import circle as circle_shape
+
+THREADS = 2
+SIGMA = 0.05
+
+
+class Case(NamedTuple):
+    """Size of a problem: `n` references and `m` queries around S^`d` in R^`D`, `ball` points per ball."""
+
+    D: int
+    n: int
+    d: int
+    m: int = 1000
+    ball: int = 300
+
+    def __str__(self) -> str:
+        return f"D={self.D}, n={self.n:,}, d={self.d}"
+
+
+class Problem(NamedTuple):
+    """References, queries and the radius that puts `ball` references into an average ball."""
+
+    Y: np.ndarray
+    Z: np.ndarray
+    radius: float
+
+
+FULL_CASES = (
+    Case(3, 30_000, 2),
+    Case(20, 30_000, 2),
+    Case(20, 30_000, 5),
+    Case(60, 50_000, 2),
+    Case(60, 50_000, 5),
+    Case(100, 30_000, 2),
+    Case(100, 30_000, 5),
+)
+QUICK_CASES = (
+    Case(3, 3_000, 2, m=100, ball=100),
+    Case(20, 3_000, 2, m=100, ball=100),
+    Case(60, 3_000, 5, m=100, ball=100),
+)
+
+PROFILE = os.environ.get("DPMD_BENCH_PROFILE", "quick")
+if PROFILE not in ("quick", "full"):
+    raise ValueError(f"DPMD_BENCH_PROFILE = {PROFILE!r}: must be 'quick' or 'full'")
+CASES = FULL_CASES if PROFILE == "full" else QUICK_CASES
+
+
+def ball_radius(Y: np.ndarray, average: float, rng: np.random.Generator) -> float:
+    """Radius at which the balls around the rows of `Y` hold `average` rows in the mean, from a sample."""
+    centers = Y[rng.choice(len(Y), min(256, len(Y)), replace=False)]
+    others = Y[rng.choice(len(Y), min(20_000, len(Y)), replace=False)]
+    squares = -2.0 * centers @ others.T
+    squares += (centers * centers).sum(axis=1)[:, None]
+    squares += (others * others).sum(axis=1)
+    return float(np.sqrt(max(np.quantile(squares, average / len(Y)), 0.0)))
+
+
+@lru_cache(maxsize=2)
+def make_problem(case: Case, seed: int = 0) -> Problem:
+    """Points of a randomly rotated sphere with noise; the queries are noisier but have neighbours.
+
+    References carry noise uniform in the ball of radius 0.05, queries of radius sqrt(0.05), or half the
+    bandwidth where that is less: beyond, a query off the manifold would see no reference at all.
+    """
+    rng = np.random.default_rng(seed)
+    shape = sphere(case.D, case.d, rotation=rng)
+    Y = shape.sample(case.n, rng) + bounded_noise(case.n, case.D, SIGMA, rng)
+    radius = ball_radius(Y, case.ball, rng)
+    noise = bounded_noise(case.m, case.D, min(SIGMA**0.5, 0.5 * radius), rng)
+    return Problem(Y, shape.sample(case.m, rng) + noise, radius)
+
+
+@lru_cache(maxsize=1)
+def make_circle(n: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """References, queries and clean points of the paper's circle."""
+    data = simulate(circle_shape(), n, m, SIGMA, np.random.default_rng(seed))
+    return data.references, data.queries, data.clean
+
+
+def best_seconds(call: Callable[[], Any], repeats: int = 3) -> float:
+    """Shortest wall time of `repeats` calls."""
+    return min(clock(call)[0] for _ in range(repeats))
+
+
+def clock(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall time of one call and what it returned."""
+    time.sleep(0.05)  # lets the worker threads of other libraries stop spinning
+    start = time.perf_counter()
+    result = call()
+    return time.perf_counter() - start, result

@@ -1,0 +1,134 @@
+"""The fitted reference: ball index and tangent bases, and the iteration that moves queries with them.
+
+Everything here touches private values. It is the common left side of the wall for Nonprivate-MD,
+Algorithm 1 and Algorithm 2; what leaves it for a private result goes through `privacy.mechanism`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.kernels.balls import BallIndex, build_index
+from dpmd_fast.kernels.projectors import LocalGeometry, local_geometry
+from dpmd_fast.kernels.tangents import local_tangents
+from dpmd_fast.kernels.tridiagonal import top_subspaces
+from dpmd_fast.validation import Points
+
+Floats = NDArray[np.float64]
+_BLOCK_BYTES = 1 << 22
+
+
+class ReleasedGeometry(NamedTuple):
+    """What the update of a block of queries may see."""
+
+    projectors: Floats  # for the queries with `has_projector`, padded
+    has_projector: NDArray[np.bool_]
+    means: Floats  # for the queries with `has_mean`
+    has_mean: NDArray[np.bool_]
+
+
+#: Turns the private geometry at some queries (their numbers, the step, where they are) into what is released.
+Release = Callable[[LocalGeometry, NDArray[np.intp], int, Floats], ReleasedGeometry]
+
+
+@dataclass(frozen=True)
+class FittedReference:
+    """Local PCA at every reference point, ready for queries."""
+
+    index: BallIndex = field(repr=False)
+    bases: Floats = field(repr=False)  # (n, d, padded D), in leaf order
+    counts: NDArray[np.int64] = field(repr=False)
+    beta: float
+    n_threads: int | None
+
+    @property
+    def dim(self) -> int:
+        return self.bases.shape[1]
+
+    @property
+    def columns(self) -> int:
+        return self.index.columns
+
+    def tangents(self) -> Floats:
+        """Tangent bases (n, D, d) in the order of the reference."""
+        out = np.empty((len(self.bases), self.columns, self.dim))
+        out[self.index.order] = self.bases[:, :, : self.columns].transpose(0, 2, 1)
+        return out
+
+
+def fit_reference(
+    Y: Points, bandwidth: float, dim: int, beta: float, n_threads: int | None
+) -> FittedReference:
+    """Local PCA at every row of `Y` (METHOD: P_{y_i}, computed once, same bandwidth as the weights)."""
+    index = build_index(Y, bandwidth)
+    bases, counts = local_tangents(index, dim, n_threads)
+    return FittedReference(index, bases, counts, beta, n_threads)
+
+
+def as_they_are(geometry: LocalGeometry, queries: NDArray[np.intp], step: int, X: Floats) -> ReleasedGeometry:
+    """The release of the non-private method: no noise."""
+    every = np.ones(len(X), np.bool_)
+    return ReleasedGeometry(geometry.projectors, every, X + geometry.offsets[:, : X.shape[1]], every)
+
+
+def denoise(
+    fitted: FittedReference, Z: Points, steps: int, release: Release = as_they_are
+) -> tuple[Floats, NDArray[np.str_]]:
+    """`steps` updates x <- x - (I - P)(x - b) for each row of `Z`; points and a status for each.
+
+    A query with fewer than dim + 1 reference points in its ball comes back unchanged as "no_neighbor";
+    one that loses its neighbours later on, or ends up non-finite, comes back unchanged as "failed".
+    """
+    moved = np.array(Z, dtype=np.float64)
+    status = np.full(len(Z), "ok", dtype="U11")
+    padded = fitted.bases.shape[2]
+    block = max(8, _BLOCK_BYTES // (8 * padded * padded))
+    for start in range(0, len(Z), block):
+        queries = np.arange(start, min(start + block, len(Z)))
+        _denoise_block(fitted, moved, status, queries, steps, release)
+    failed = status != "ok"
+    moved[failed] = Z[failed]
+    return moved, status
+
+
+def _denoise_block(
+    fitted: FittedReference,
+    moved: Floats,
+    status: NDArray[np.str_],
+    queries: NDArray[np.intp],
+    steps: int,
+    release: Release,
+) -> None:
+    D, d = fitted.columns, fitted.dim
+    tangents = np.zeros((len(queries), d, D))  # without a projector, the query goes to the mean
+    means = moved[queries]  # without a mean, it stays
+    for step in range(steps):
+        alive = np.flatnonzero(status[queries] == "ok")
+        if not len(alive):
+            return
+        X = moved[queries[alive]]
+        geometry = local_geometry(fitted.index, fitted.bases, X, fitted.beta, fitted.n_threads)
+        few = geometry.counts < d + 1
+        status[queries[alive[few]]] = "no_neighbor" if step == 0 else "failed"
+        status[queries[alive[~few & ~(geometry.masses > 0.0)]]] = "failed"
+        good = status[queries[alive]] == "ok"
+        if not good.all():
+            alive, X = alive[good], X[good]
+            geometry = LocalGeometry(*(values[good] for values in geometry))
+            if not len(alive):
+                return
+        seen = release(geometry, queries[alive], step, X)
+        bases = top_subspaces(seen.projectors, D, d, fitted.n_threads)
+        tangents[alive[seen.has_projector]] = bases[:, :, :D]
+        means[alive[seen.has_mean]] = seen.means
+        away = means[alive] - X
+        along = np.einsum("qcd,qd->qc", tangents[alive], away)
+        X = X + away - np.einsum("qc,qcd->qd", along, tangents[alive])
+        finite = np.isfinite(X).all(axis=1)
+        status[queries[alive[~finite]]] = "failed"
+        moved[queries[alive[finite]]] = X[finite]

@@ -1,0 +1,102 @@
+"""Checks of arguments, before any work and before any budget is spent.
+
+Messages name the argument, what was given and what is allowed. About a private reference they say
+no value, no row and no count: only its type and its public shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.privacy.accounting import checked, checked_integer
+
+Points = NDArray[np.floating[Any]]
+
+
+def checked_points(name: str, values: Any, *, least: int = 1, columns: int | None = None) -> Points:
+    """Return `values` as a finite two-dimensional float array (float32 stays float32), or refuse it."""
+    array = _numeric(name, values)
+    if array.ndim != 2:
+        hint = "; a single point goes in as one row, values.reshape(1, -1)" if array.ndim == 1 else ""
+        raise ValueError(f"{name} has {array.ndim} dimension(s): must have 2 (rows are points){hint}")
+    rows, width = array.shape
+    if width < 1:
+        raise ValueError(f"{name} has 0 feature(s) (shape={array.shape}) while a minimum of 1 is required")
+    if rows < least:
+        raise ValueError(
+            f"{name} has {rows} sample(s) (shape={array.shape}) while a minimum of {least} is required"
+        )
+    if columns is not None and width != columns:
+        raise ValueError(f"{name} has {width} features: must have {columns}, as the reference")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} contains NaN or infinity: all values must be finite")
+    return array
+
+
+def checked_point(name: str, values: Any, columns: int) -> Points:
+    """Return `values` as one finite point of `columns` coordinates."""
+    array = _numeric(name, values)
+    if array.shape not in ((columns,), (1, columns)):
+        raise ValueError(f"{name} has shape {array.shape}: must be one point, shape ({columns},)")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} contains NaN or infinity: all values must be finite")
+    return array.reshape(columns)
+
+
+def checked_geometry(bandwidth: Any, dim: Any, beta: Any, columns: int) -> tuple[float, int, float]:
+    """Bandwidth > 0, 1 <= dim < D, beta >= 2."""
+    h = checked("bandwidth", bandwidth, positive=True)
+    if not 1e-100 < h < 1e100:
+        raise ValueError(f"bandwidth = {bandwidth!r}: must lie between 1e-100 and 1e100")
+    d = checked_integer("dim", dim, minimum=1)
+    if d >= columns:
+        raise ValueError(
+            f"dim = {d}: must be below the number of columns; the points have {columns} feature(s)"
+        )
+    exponent = checked("beta", beta, positive=True)
+    if exponent < 2.0:
+        raise ValueError(f"beta = {beta!r}: must be at least 2")
+    return h, d, exponent
+
+
+def checked_threads(n_threads: Any) -> int | None:
+    """None for all threads, or an integer of at least 1."""
+    return None if n_threads is None else checked_integer("n_threads", n_threads, minimum=1)
+
+
+def checked_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def share_memory(a: Any, b: Any) -> bool:
+    """Whether two arrays or tables are one object or overlap in memory."""
+    if a is b:
+        return True
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _numeric(name: str, values: Any) -> Points:
+    if type(values).__module__.startswith("scipy.sparse"):
+        raise TypeError(f"{name} is a sparse matrix: must be dense, for instance values.toarray()")
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind == "O":  # a table of mixed number types, or not numbers at all
+            array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0, dtype="U")  # the converter's own message would show a value
+    if array.dtype.kind == "c":
+        raise ValueError(f"{name} holds complex numbers: Complex data not supported, must be real")
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} holds values that are not numbers: must be a rectangular array of numbers")
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)

@@ -1,0 +1,222 @@
+"""The micro-kernels against plain NumPy; with NUMBA_DISABLE_JIT=1 the same tests check their twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpmd_fast.kernels import tiles
+from dpmd_fast.kernels.jit import kernel
+from dpmd_fast.kernels.tiles import LANES
+
+pytestmark = pytest.mark.kernels
+
+GROUPS = [1, 2, 3, 4, 5, 6, 7]
+GUARD = 1e6  # what stands around the arrays: a read or a write out of bounds shows
+
+
+# Intrinsics and device functions have no wrapper for Python
+
+
+@kernel
+def run_add(panel, capacity, rows, C, groups):
+    tiles.add_gram(panel, capacity, rows, C, groups)
+
+
+@kernel
+def run_subtract(panel, capacity, rows, C, groups):
+    tiles.subtract_gram(panel, capacity, rows, C, groups)
+
+
+@kernel
+def run_multiply(Q, rows, C, Z, width):
+    tiles.multiply_symmetric(Q, rows, C, Z, width)
+
+
+@kernel
+def run_dot(A, a0, B, b0, count):
+    return tiles.dot(A, a0, B, b0, count)
+
+
+@kernel
+def run_distance(A, a0, B, b0, count):
+    return tiles.square_distance(A, a0, B, b0, count)
+
+
+@kernel
+def run_double(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
+    tiles.masks_double(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
+
+
+@kernel
+def run_single(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
+    tiles.masks_single(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
+
+
+@kernel
+def run_center(M, m0, ldm, sums, i, j, share, scale, C, ldc):
+    tiles.center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc)
+
+
+@kernel
+def run_pack(row, r0, center, scale, panel, p0, stride, groups):
+    tiles.pack(row, r0, center, scale, panel, p0, stride, groups)
+
+
+@kernel
+def run_ones(word):
+    return tiles.count_ones(word)
+
+
+@kernel
+def run_zeros(word):
+    return tiles.count_trailing_zeros(word)
+
+
+def integers(rng, *shape):
+    """Small integers: every order of summation gives the same bits."""
+    return rng.integers(-9, 10, shape).astype(float)
+
+
+def packed(X, capacity):
+    """Rows of X in panel order: group, row, lane."""
+    rows, width = X.shape
+    panel = np.full((width // LANES, capacity, LANES), GUARD)
+    panel[:, :rows] = X.reshape(rows, width // LANES, LANES).transpose(1, 0, 2)
+    return panel
+
+
+def upper_blocks(groups):
+    block = np.arange(LANES * groups) // LANES
+    return block[:, None] <= block
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("rows", [0, 1, 2, 5, 64])
+def test_gram_of_packed_rows(groups, rows):
+    rng = np.random.default_rng(groups)
+    X = integers(rng, rows, LANES * groups)
+    start = integers(rng, LANES * groups, LANES * groups)
+    for run, sign in ((run_add, 1.0), (run_subtract, -1.0)):
+        ref = np.where(upper_blocks(groups), start + sign * X.T @ X, start)
+        comp = start.copy()
+        run(packed(X, 64), 64, rows, comp, groups)
+        np.testing.assert_array_equal(comp, ref)
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+def test_product_with_a_symmetric_matrix(groups, rows):
+    rng = np.random.default_rng(groups)
+    width = LANES * groups
+    Q, C = integers(rng, 6, width), integers(rng, width, width)
+    C += C.T
+    comp = np.full((6, width), GUARD)
+    run_multiply(Q, rows, C, comp, width)
+    np.testing.assert_array_equal(comp[:rows], Q[:rows] @ C)
+    np.testing.assert_array_equal(comp[rows:], GUARD)
+
+
+@pytest.mark.parametrize("count", [4, 8, 12, 16, 28, 40])
+def test_dot_and_square_distance(count):
+    rng = np.random.default_rng(count)
+    A, B = integers(rng, 7, 40), integers(rng, 3, 48)
+    a, b = A.ravel()[5 : 5 + count], B.ravel()[49 : 49 + count]
+    assert run_dot(A, 5, B, 49, count) == np.dot(a, b)
+    assert run_distance(A, 5, B, 49, count) == np.dot(a - b, a - b)
+    # not only integers, and nothing is lost when the two are close
+    A, B = rng.standard_normal(count), rng.standard_normal(count)
+    assert run_dot(A, 0, B, 0, count) == pytest.approx(np.dot(A, B), rel=1e-13, abs=1e-13)
+    B = 1e8 * (1.0 + A)
+    A = B + 1e-3
+    ref = np.dot(A - B, A - B)
+    assert run_distance(A, 0, B, 0, count) == pytest.approx(ref, rel=1e-14)
+
+
+@pytest.mark.parametrize(("run", "dtype"), [(run_double, np.float64), (run_single, np.float32)])
+@pytest.mark.parametrize("depth", [0, 1, 2, 3, 9, 24])
+def test_masks(run, dtype, depth):
+    rng = np.random.default_rng(depth)
+    leaves = 3
+    B = integers(rng, leaves, depth, 64).astype(dtype)
+    half_norms, rests = (integers(rng, leaves, 64).astype(dtype) for _ in range(2))
+    rests = np.abs(rests)
+    X = integers(rng, 5, depth).astype(dtype)
+    out = np.zeros(3, np.uint64)
+    for leaf in range(leaves):
+        for q, (maybe, inside) in enumerate([(0.0, 0.0), (-7.0, 5.0), (1.0, 40.0), (-1e4, 1e4), (1e4, -1e4)]):
+            rest = float(q)
+            run(
+                X,
+                q * depth,
+                B,
+                leaf * depth * 64,
+                depth,
+                half_norms,
+                rests,
+                leaf * 64,
+                rest,
+                maybe,
+                inside,
+                out,
+            )
+            p = X[q] @ B[leaf] + half_norms[leaf]
+            for comp, values, limit in (
+                (out[0], p + rest * rests[leaf], maybe),
+                (out[1], p - rest * rests[leaf], inside),
+            ):
+                # integers: ties with the limit occur, and a tie is a hit
+                assert int(comp) == sum(1 << j for j in range(64) if values[j] >= limit)
+            if q >= 3:  # all bits, bit 63 among them, or none
+                assert [int(word) for word in out[:2]] == ([2**64 - 1, 0] if q == 3 else [0, 2**64 - 1])
+    assert out[2] == 0
+
+
+@pytest.mark.parametrize(("run", "dtype"), [(run_double, np.float64), (run_single, np.float32)])
+def test_masks_one_bit_at_a_time(run, dtype):
+    out = np.zeros(2, np.uint64)
+    for j in range(64):
+        half_norms = np.full(64, -1.0, dtype)
+        half_norms[j] = 0.0
+        zeros = np.zeros((1, 64), dtype)
+        run(zeros[0], 0, zeros, 0, 1, half_norms, zeros[0], 0, 0.0, -0.5, 0.0, out)
+        assert [int(word) for word in out] == [1 << j, 1 << j]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 7])
+def test_center_block(groups):
+    rng = np.random.default_rng(groups)
+    ldm, ldc = LANES * (groups + 1), LANES * groups
+    M, sums = integers(rng, ldc, ldm), integers(rng, ldm)
+    comp = np.full((ldc, ldc), GUARD)
+    ref = np.full((ldc, ldc), GUARD)
+    full = 0.5 * (M[:, :ldc] - 0.25 * np.outer(sums[:ldc], sums[:ldc]))
+    for i in range(0, ldc, LANES):
+        for j in range(i, ldc, 2 * LANES):  # every second block: the others stay as they are
+            run_center(M, i * ldm + j, ldm, sums, i, j, 0.25, 0.5, comp, ldc)
+            block = full[i : i + LANES, j : j + LANES]
+            ref[j : j + LANES, i : i + LANES] = block.T
+            ref[i : i + LANES, j : j + LANES] = block
+    np.testing.assert_array_equal(comp, ref)
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_pack(groups):
+    rng = np.random.default_rng(groups)
+    width = LANES * groups
+    rows, center = integers(rng, 5, width), integers(rng, width)
+    ref = packed(0.5 * (rows - center), 8)
+    comp = np.full_like(ref, GUARD)
+    for t in range(5):
+        run_pack(rows, t * width, center, 0.5, comp, LANES * t, LANES * 8, groups)
+    np.testing.assert_array_equal(comp, ref)
+
+
+def test_bits_of_a_word():
+    rng = np.random.default_rng(0)
+    words = [1 << j for j in range(64)] + [2**64 - 1, 2**63 + 1, 2**64 - 2**63, 6 << 60]
+    words += [int(word) for word in rng.integers(1, 2**64 - 1, 50, dtype=np.uint64)]
+    for word in words:
+        assert run_ones(np.uint64(word)) == bin(word).count("1")
+        assert run_zeros(np.uint64(word)) == len(bin(word)) - 1 - bin(word).rindex("1")
+    assert run_ones(np.uint64(0)) == 0

@@ -17,6 +17,7 @@ from dpmd_fast.experiments.manifolds import bounded_noise, simulate, sphere
 from dpmd_fast.experiments.manifolds import circle as circle_shape
 
 THREADS = 2
+TIMEOUT = 600  # seconds: the first call of a kernel on a machine compiles it
 SIGMA = 0.05
 
 

@@ -27,8 +27,8 @@ from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
 
-from benchmarks import baselines  # noqa: E402
-from benchmarks.common import (  # noqa: E402
+from benchmarks import baselines
+from benchmarks.common import (
     FULL_CASES,
     QUICK_CASES,
     THREADS,
@@ -38,11 +38,11 @@ from benchmarks.common import (  # noqa: E402
     clock,
     make_problem,
 )
-from dpmd_fast import Budget, DPManifoldDenoiser, LargeDeltaWarning, ManifoldDenoiser, warmup  # noqa: E402
-from dpmd_fast.kernels.balls import build_index  # noqa: E402
-from dpmd_fast.kernels.tangents import local_tangents  # noqa: E402
-from dpmd_fast.privacy.entropy import open_source  # noqa: E402
-from dpmd_fast.privacy.mechanism import standard_normals  # noqa: E402
+from dpmd_fast import Budget, DPManifoldDenoiser, LargeDeltaWarning, ManifoldDenoiser, warmup
+from dpmd_fast.kernels.balls import build_index
+from dpmd_fast.kernels.tangents import local_tangents
+from dpmd_fast.privacy.entropy import open_source
+from dpmd_fast.privacy.mechanism import standard_normals
 
 SECTIONS = ("local-pca", "algorithm2", "memory", "noise")
 STEPS = 5
@@ -74,7 +74,7 @@ def machine(pause: float) -> str:
     idle = idle_share(pause)
     return "\n".join(
         [
-            f"- processor: {processor()}, {len(os.sched_getaffinity(0))} cores; threads: {THREADS} on each side",
+            f"- processor: {processor()}, {os.cpu_count()} cores; threads: {THREADS} on each side",
             f"- Python {platform.python_version()}, {versions}",
             f"- idle share before the run: {'unknown' if idle is None else f'{idle:.0%}'}",
         ]
@@ -204,11 +204,11 @@ def show_local_pca(results: dict[Case, LocalPCA], sample: int) -> str:
     ]
     return (
         "## Local PCA at all reference points\n\n"
-        f"Average ball {next(iter(results)).ball} points. Baseline: scikit-learn radius search, then per point "
-        "`X - mean`, `X.T @ X / (k - 1)` and `np.linalg.eigh` in batches; its times are extrapolated from "
-        f"{sample:,} random points. The second baseline replaces `np.linalg.eigh` by `scipy.linalg.eigh` with "
-        "`subset_by_index`. Ours: index and all bases, all points. Projectors compared at 50 points.\n\n"
-        + table(columns, rows)
+        f"Average ball {next(iter(results)).ball} points. Baseline: scikit-learn radius search, then per "
+        "point `X - mean`, `X.T @ X / (k - 1)` and `np.linalg.eigh` in batches; its times are extrapolated "
+        f"from {sample:,} random points. The second baseline replaces `np.linalg.eigh` by "
+        "`scipy.linalg.eigh` with `subset_by_index`. Ours: index and all bases, all points. Projectors "
+        "compared at 50 points.\n\n" + table(columns, rows)
     )
 
 
@@ -275,6 +275,7 @@ def compare_algorithm2(case: Case, problem: Problem, repeats: int) -> Algorithm2
 def show_algorithm2(results: dict[Case, Algorithm2], pca: dict[Case, LocalPCA]) -> str:
     rows = []
     for case, r in results.items():
+        quiet = r.quiet_baseline / r.quiet_ours
         baseline_fit = min(pca[case].baseline("numpy"), pca[case].baseline("scipy"))
         both = (baseline_fit + r.baseline) / (r.ours_fit + r.ours)
         rows.append(
@@ -285,7 +286,7 @@ def show_algorithm2(results: dict[Case, Algorithm2], pca: dict[Case, LocalPCA]) 
                 f"{r.baseline / r.ours:.1f}",
                 f"{both:.1f}",
                 f"{r.ok:.0%}",
-                f"{seconds(r.quiet_baseline)} / {seconds(r.quiet_ours)} = {r.quiet_baseline / r.quiet_ours:.1f}",
+                f"{seconds(r.quiet_baseline)} / {seconds(r.quiet_ours)} = {quiet:.1f}",
                 f"{r.agreement:.0e}",
             ]
         )
@@ -302,20 +303,19 @@ def show_algorithm2(results: dict[Case, Algorithm2], pca: dict[Case, LocalPCA]) 
     return (
         f"## Algorithm 2, {next(iter(results)).m:,} queries, T = {STEPS}\n\n"
         f"Transform only, tangent bases given on both sides; epsilon = {BUDGET.epsilon:g}, delta = "
-        f"{BUDGET.delta:g}, theta = {THETA:g}. Noise: ours from the cryptographic source, the baseline's from "
-        "`np.random.default_rng`. Baseline: the fastest of the variants in `benchmarks/baselines.py` on a "
-        "fifth of the queries, then timed on all. Ratio with fit: plus the local PCA of all points (baseline: "
-        "the faster of the two above). Queries that the noise moves away from all references are dropped by "
-        "both sides, so the columns without noise, where all stay, are the steadier ones.\n\n"
-        + table(columns, rows)
+        f"{BUDGET.delta:g}, theta = {THETA:g}. Noise: ours from the cryptographic source, the baseline's "
+        "from `np.random.default_rng`. Baseline: the fastest of the variants in `benchmarks/baselines.py` on "
+        "a fifth of the queries, then timed on all. Ratio with fit: plus the local PCA of all points "
+        "(baseline extrapolated, the faster of its two solvers). Queries that the noise moves away from all "
+        "references are dropped by both sides; without noise all stay.\n\n" + table(columns, rows)
     )
 
 
 # Peak memory
 
 
-def measure_fit_memory(case: Case) -> tuple[float, float, float, int]:
-    """Peak of a fit over what was resident before, seconds, mean ball, threads; to be run in a fresh process."""
+def measure_fit_memory(case: Case) -> tuple[float, float, float]:
+    """Peak of a fit over what was resident before, seconds, mean ball; to be run in a fresh process."""
     warmup()
     problem = make_problem(case)
     before = _resident("VmRSS")
@@ -325,7 +325,7 @@ def measure_fit_memory(case: Case) -> tuple[float, float, float, int]:
     model = ManifoldDenoiser(problem.radius, case.d, n_threads=THREADS)
     spent, _ = clock(partial(model.fit, problem.Y))
     peak = _resident("VmHWM") if exact else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak - before, spent, float(model.neighbor_counts_.mean()), THREADS
+    return peak - before, spent, float(model.neighbor_counts_.mean())
 
 
 def _resident(key: str) -> int | None:
@@ -353,7 +353,7 @@ def show_memory(n: int, balls: Sequence[int]) -> str:
     for ball in balls:
         case = Case(20, n, 2, m=1, ball=ball)
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            grown, spent, mean_ball, _ = pool.submit(measure_fit_memory, case).result()
+            grown, spent, mean_ball = pool.submit(measure_fit_memory, case).result()
         given, bases = case.n * case.D * 8, case.n * case.d * case.D * 8
         rows.append(
             [
@@ -412,18 +412,19 @@ def show_noise(count: int, repeats: int) -> str:
 def report(sections: Sequence[str], quick: bool) -> Iterator[str]:
     """The Markdown, part by part."""
     cases = QUICK_CASES if quick else FULL_CASES
-    sample, repeats = (200, 1) if quick else (1500, 3)
+    sample, repeats = 200 if quick else 1500, 3
     yield "# dpmd_fast beside scikit-learn, NumPy and SciPy"
     yield machine(0.5 if quick else 3.0)
     warmup()
     pca, paper = {}, {}
     for case in cases if {"local-pca", "algorithm2"} & set(sections) else ():
         problem = make_problem(case)
-        print(f"{case} ...", file=sys.stderr)
         with threadpool_limits(THREADS, user_api="blas"):
-            pca[case] = compare_local_pca(case, problem, sample, repeats)
+            r = pca[case] = compare_local_pca(case, problem, sample, repeats)
+            print(f"{case}: local PCA {r.baseline('numpy') / r.ours:.1f}", file=sys.stderr)
             if "algorithm2" in sections:
-                paper[case] = compare_algorithm2(case, problem, repeats)
+                t = paper[case] = compare_algorithm2(case, problem, 2 * repeats)
+                print(f"{case}: Algorithm 2 {t.baseline / t.ours:.1f}", file=sys.stderr)
     if "local-pca" in sections:
         yield show_local_pca(pca, sample)
     if paper:

@@ -347,8 +347,8 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def fit_transform(self, X: object, y: object = None, **fit_params: object) -> NoReturn:
         """Refused: the queries would be the private reference itself."""
         raise TypeError(
-            "DPManifoldDenoiser has no fit_transform: its queries would be the private reference, and queries "
-            "are public by assumption; use fit(reference).transform(queries)"
+            "DPManifoldDenoiser has no fit_transform: its queries would be the private reference, and "
+            "queries are public by assumption; use fit(reference).transform(queries)"
         )
 
     def _checked(self) -> tuple[int, float]:

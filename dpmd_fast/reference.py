@@ -65,7 +65,7 @@ def fit_reference(
     Y: Points, bandwidth: float, dim: int, beta: float, n_threads: int | None
 ) -> FittedReference:
     """Local PCA at every row of `Y` (METHOD: P_{y_i}, computed once, same bandwidth as the weights)."""
-    index = build_index(Y, bandwidth)
+    index = build_index(Y, bandwidth, n_threads)
     bases, counts = local_tangents(index, dim, n_threads)
     return FittedReference(index, bases, counts, beta, n_threads)
 

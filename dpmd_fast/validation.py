@@ -81,7 +81,7 @@ def share_memory(a: Any, b: Any) -> bool:
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         return False
     try:
-        return np.shares_memory(a, b, max_work=10_000)
+        return np.shares_memory(a, b, 10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

@@ -64,6 +64,16 @@ def run_pack(row, r0, center, scale, panel, p0, stride, groups):
 
 
 @kernel
+def run_update(A, a0, lda, v, w, x, i, j, stop, y):
+    tiles.update_four(A, a0, lda, v, w, x, i, j, stop, y)
+
+
+@kernel
+def run_add_multiple(factor, X, x0, Y, y0, count):
+    tiles.add_multiple(factor, X, x0, Y, y0, count)
+
+
+@kernel
 def run_ones(word):
     return tiles.count_ones(word)
 
@@ -210,6 +220,34 @@ def test_pack(groups):
     for t in range(5):
         run_pack(rows, t * width, center, 0.5, comp, LANES * t, LANES * 8, groups)
     np.testing.assert_array_equal(comp, ref)
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_update_of_four_rows(groups):
+    rng = np.random.default_rng(groups)
+    width = LANES * groups
+    for i in range(0, width, LANES):
+        for j, stop in ((0, width), (i, width), (0, i)):
+            A, (v, w, x) = integers(rng, width, width), integers(rng, 3, width)
+            rows, columns = slice(i, i + 4), slice(j, stop)
+            ref = A.copy()
+            ref[rows, columns] -= np.outer(v[rows], w[columns]) + np.outer(w[rows], v[columns])
+            ref_y = np.full(width, GUARD)
+            ref_y[rows] = ref[rows, columns] @ x[columns]
+            y = np.full(width, GUARD)
+            run_update(A, i * width, width, v, w, x, i, j, stop, y)
+            np.testing.assert_array_equal(A, ref)
+            np.testing.assert_array_equal(y, ref_y)
+
+
+@pytest.mark.parametrize("count", [0, 4, 8, 20])
+def test_add_multiple(count):
+    rng = np.random.default_rng(count)
+    X, Y = integers(rng, 3, 24), integers(rng, 2, 28)
+    ref = Y.copy()
+    ref.reshape(-1)[5 : 5 + count] += -3.0 * X.reshape(-1)[24 : 24 + count]
+    run_add_multiple(-3.0, X, 24, Y, 5, count)
+    np.testing.assert_array_equal(Y, ref)
 
 
 def test_bits_of_a_word():

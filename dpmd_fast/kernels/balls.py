@@ -55,8 +55,13 @@ class BallIndex(NamedTuple):
     slack: float  # what rounding of the sketch may add to or take from a squared distance
 
 
-def build_index(Y: np.ndarray, radius: float) -> BallIndex:
+def build_index(Y: np.ndarray, radius: float, n_threads: int | None = None) -> BallIndex:
     """Index the rows of `Y` for balls of one radius."""
+    with threads(n_threads):
+        return _build_index(Y, radius)
+
+
+def _build_index(Y: np.ndarray, radius: float) -> BallIndex:
     n, D = Y.shape
     center = np.ascontiguousarray(Y.mean(axis=0, dtype=np.float64))
     axes, whole = _leading_axes(Y, center, radius)

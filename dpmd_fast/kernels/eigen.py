@@ -66,7 +66,7 @@ def jacobi(A, V, n):
 
 @device
 def orthonormalize(Q, rows, width):
-    """Gram-Schmidt on the first `rows` rows, twice where a row loses much of its length. False if dependent."""
+    """Gram-Schmidt on `rows` rows, again where a row loses much of its length. False if dependent."""
     for c in range(rows):
         before = dot(Q, c * width, Q, c * width, width)
         if not before > 0.0:

@@ -16,8 +16,11 @@ from typing import Any
 
 import numba
 
+_config: Any = numba.config
+_njit: Any = numba.njit
+
 CACHE = os.environ.get("DPMD_FAST_CACHE", "1") != "0"
-JIT_DISABLED = bool(numba.config.DISABLE_JIT)
+JIT_DISABLED = bool(_config.DISABLE_JIT)
 
 prange = numba.prange
 
@@ -26,7 +29,7 @@ def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False
     """Compile `function` in nopython mode, to be called from Python or from other kernels."""
     if function is None:
         return functools.partial(kernel, parallel=parallel)
-    return numba.njit(cache=CACHE, nogil=True, error_model="numpy", parallel=parallel)(function)
+    return _njit(cache=CACHE, nogil=True, error_model="numpy", parallel=parallel)(function)
 
 
 def device(function: Callable[..., Any]) -> Any:
@@ -36,7 +39,7 @@ def device(function: Callable[..., Any]) -> Any:
     unpacking an index of a dozen arrays is most of the code of a small helper.
     """
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return numba.njit(cache=CACHE, nogil=True, error_model="numpy", **options)(function)
+    return _njit(cache=CACHE, nogil=True, error_model="numpy", **options)(function)
 
 
 _first_parallel_pid: int | None = None
@@ -44,7 +47,7 @@ _first_parallel_pid: int | None = None
 
 def resolve_threads(n_threads: int | None) -> int:
     """Number of threads a kernel will use: all that Numba may use, or fewer if asked."""
-    most = int(numba.config.NUMBA_NUM_THREADS)
+    most = int(_config.NUMBA_NUM_THREADS)
     if n_threads is None:
         return min(int(numba.get_num_threads()), most)
     return max(1, min(int(n_threads), most))

@@ -50,7 +50,7 @@ def words_for(count: int) -> int:
 
 
 def fill_chunks(words: np.ndarray, out: np.ndarray, n_threads: int | None = None) -> np.ndarray:
-    """Fill `out` chunk by chunk from the rows of `words`; returns how far each chunk came, and the words used."""
+    """Fill each chunk of `out` from a row of `words`; returns variates made and words used per chunk."""
     edges, density = ziggurat()
     progress = np.zeros((len(words), 2), np.int64)
     with threads(n_threads, chunk=1):

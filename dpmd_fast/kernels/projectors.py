@@ -43,11 +43,11 @@ def local_geometry(
     """Counts, masses, offsets and averaged projectors at the rows of `X`; zero where the mass is zero."""
     m = len(X)
     padded = bases.shape[2]
-    points, rests = sketch_queries(index, X)
     out = LocalGeometry(
         np.zeros(m, np.int64), np.zeros(m), np.zeros((m, padded)), np.empty((m, padded, padded))
     )
     with threads(n_threads, chunk=4):
+        points, rests = sketch_queries(index, X)
         _local_geometry(index, bases, pad_queries(index, X), points, rests, float(beta), *out)
     return out
 

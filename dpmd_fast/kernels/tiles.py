@@ -321,6 +321,81 @@ def _pack(typingctx, row, r0, center, scale, panel, p0, stride, groups):
 
 
 @intrinsic
+def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
+    """Four rows from i: A[r, j:stop] -= v_r w + w_r v; then y[r] = A[r, j:stop] . x[j:stop].
+
+    `a0` is the element A[i, 0]; j and stop are multiples of four.
+    """
+    i64 = types.int64
+    sig = types.void(A, i64, i64, v, w, x, i64, i64, i64, y)
+
+    def codegen(context, builder, signature, args):
+        A, a0, lda, v, w, x, i, j, stop, y = args
+        pa = _pointer(context, builder, signature.args[0], A, a0)
+        pv = _pointer(context, builder, signature.args[3], v, _int(0))
+        pw = _pointer(context, builder, signature.args[4], w, _int(0))
+        px = _pointer(context, builder, signature.args[5], x, _int(0))
+        py = _pointer(context, builder, signature.args[9], y, i)
+        zero = ir.Constant(_VEC, [0.0] * LANES)
+        rows = [builder.gep(pa, [builder.mul(lda, _int(r))]) for r in range(4)]
+        negated = []
+        for source in (pv, pw):
+            at = [builder.load(builder.gep(source, [builder.add(i, _int(r))])) for r in range(4)]
+            negated.append([_splat(builder, builder.fsub(ir.Constant(_F64, 0.0), value)) for value in at])
+        entry = builder.block
+        loop = builder.append_basic_block("four.loop")
+        body = builder.append_basic_block("four.body")
+        done = builder.append_basic_block("four.done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k = builder.phi(_I64)
+        k.add_incoming(j, entry)
+        sums = [builder.phi(_VEC) for _ in range(4)]
+        for total in sums:
+            total.add_incoming(zero, entry)
+        builder.cbranch(builder.icmp_signed("<", k, stop), body, done)
+        builder.position_at_end(body)
+        vk, wk, xk = (_load(builder, builder.gep(source, [k])) for source in (pv, pw, px))
+        for r in range(4):
+            cell = builder.gep(rows[r], [k])
+            value = _fma(builder, negated[0][r], wk, _load(builder, cell))
+            value = _fma(builder, negated[1][r], vk, value)
+            _store(builder, value, cell)
+            sums[r].add_incoming(_fma(builder, value, xk, sums[r]), body)
+        k.add_incoming(builder.add(k, _int(LANES)), body)
+        builder.branch(loop)
+        builder.position_at_end(done)
+        for r in range(4):
+            builder.store(_horizontal_sum(builder, sums[r]), builder.gep(py, [_int(r)]))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def _add_multiple(typingctx, factor, X, x0, Y, y0, count):
+    """Y[y0 + i] += factor X[x0 + i], i < count, a multiple of four."""
+    i64 = types.int64
+    sig = types.void(types.float64, X, i64, Y, i64, i64)
+
+    def codegen(context, builder, signature, args):
+        factor, X, x0, Y, y0, count = args
+        px = _pointer(context, builder, signature.args[1], X, x0)
+        py = _pointer(context, builder, signature.args[3], Y, y0)
+        alpha = _splat(builder, factor)
+        with cgutils.for_range_slice(builder, _int(0), count, _int(LANES), intp=_I64) as (i, _):
+            cell = builder.gep(py, [i])
+            _store(
+                builder,
+                _fma(builder, alpha, _load(builder, builder.gep(px, [i])), _load(builder, cell)),
+                cell,
+            )
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
 def _count_trailing_zeros(typingctx, word):
     def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -336,40 +411,57 @@ def _count_ones(typingctx, word):
     return types.int64(types.uint64), codegen
 
 
-if JIT_DISABLED:
-
-    def _dot(A, a0, B, b0, count):
-        return float(np.dot(A.reshape(-1)[a0 : a0 + count], B.reshape(-1)[b0 : b0 + count]))
-
-    def _square_distance(A, a0, B, b0, count):
-        gap = A.reshape(-1)[a0 : a0 + count] - B.reshape(-1)[b0 : b0 + count]
-        return float(np.dot(gap, gap))
-
-    def _center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc):
-        block = M.reshape(-1)[m0 + ldm * np.arange(LANES)[:, None] + np.arange(LANES)]
-        block = scale * (block - share * np.outer(sums[i : i + LANES], sums[j : j + LANES]))
-        C[j : j + LANES, i : i + LANES] = block.T
-        C[i : i + LANES, j : j + LANES] = block
-
-    def _pack(row, r0, center, scale, panel, p0, stride, groups):
-        source, target = row.reshape(-1), panel.reshape(-1)
-        for g in range(groups):
-            part = source[r0 + LANES * g : r0 + LANES * (g + 1)] - center[LANES * g : LANES * (g + 1)]
-            target[p0 + g * stride : p0 + g * stride + LANES] = scale * part
-
-    def _count_trailing_zeros(word):
-        return (int(word) & -int(word)).bit_length() - 1
-
-    def _count_ones(word):
-        return int(word).bit_count()
+def _plain_dot(A, a0, B, b0, count):
+    return float(np.dot(A.reshape(-1)[a0 : a0 + count], B.reshape(-1)[b0 : b0 + count]))
 
 
-dot = _dot
-square_distance = _square_distance
-center_block = _center_block
-pack = _pack
-count_trailing_zeros = _count_trailing_zeros
-count_ones = _count_ones
+def _plain_square_distance(A, a0, B, b0, count):
+    gap = A.reshape(-1)[a0 : a0 + count] - B.reshape(-1)[b0 : b0 + count]
+    return float(np.dot(gap, gap))
+
+
+def _plain_center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc):
+    block = M.reshape(-1)[m0 + ldm * np.arange(LANES)[:, None] + np.arange(LANES)]
+    block = scale * (block - share * np.outer(sums[i : i + LANES], sums[j : j + LANES]))
+    C[j : j + LANES, i : i + LANES] = block.T
+    C[i : i + LANES, j : j + LANES] = block
+
+
+def _plain_pack(row, r0, center, scale, panel, p0, stride, groups):
+    source, target = row.reshape(-1), panel.reshape(-1)
+    for g in range(groups):
+        part = source[r0 + LANES * g : r0 + LANES * (g + 1)] - center[LANES * g : LANES * (g + 1)]
+        target[p0 + g * stride : p0 + g * stride + LANES] = scale * part
+
+
+def _plain_update_four(A, a0, lda, v, w, x, i, j, stop, y):
+    flat = A.reshape(-1)
+    for r in range(4):
+        cells = slice(a0 + r * lda + j, a0 + r * lda + stop)
+        flat[cells] -= v[i + r] * w[j:stop] + w[i + r] * v[j:stop]
+        y[i + r] = flat[cells] @ x[j:stop]
+
+
+def _plain_add_multiple(factor, X, x0, Y, y0, count):
+    Y.reshape(-1)[y0 : y0 + count] += factor * X.reshape(-1)[x0 : x0 + count]
+
+
+def _plain_count_trailing_zeros(word):
+    return (int(word) & -int(word)).bit_length() - 1
+
+
+def _plain_count_ones(word):
+    return int(word).bit_count()
+
+
+dot = _plain_dot if JIT_DISABLED else _dot
+square_distance = _plain_square_distance if JIT_DISABLED else _square_distance
+center_block = _plain_center_block if JIT_DISABLED else _center_block
+pack = _plain_pack if JIT_DISABLED else _pack
+update_four = _plain_update_four if JIT_DISABLED else _update_four
+add_multiple = _plain_add_multiple if JIT_DISABLED else _add_multiple
+count_trailing_zeros = _plain_count_trailing_zeros if JIT_DISABLED else _count_trailing_zeros
+count_ones = _plain_count_ones if JIT_DISABLED else _count_ones
 
 
 @device

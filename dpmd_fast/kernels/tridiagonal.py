@@ -12,9 +12,9 @@ import numpy as np
 
 from dpmd_fast.kernels.eigen import arbitrary_start, leading_rows, orthonormalize, scratch
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.tiles import dot, multiply_symmetric
+from dpmd_fast.kernels.tiles import add_multiple, dot, multiply_symmetric, update_four
 
-_SECTIONS = 8
+_SECTIONS = 16
 _COLD = 3  # unchecked multiplications before a matrix is asked whether it has a gap
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -40,62 +40,73 @@ def top_subspaces(matrices: np.ndarray, columns: int, dim: int, n_threads: int |
 
 
 @device
-def _tridiagonalize(A, n, width, diagonal, off, tau, v, w):
-    """Householder reduction of the symmetric A; reflector k is kept in row k of A."""
+def _reflector(A, k, n, width, v):
+    """Householder vector of row k of A beyond column k + 1, in v and in the row. Returns (tau, alpha)."""
+    first = k + 1
+    tail = 0.0
+    for j in range(first + 1, n):
+        tail += A[k, j] * A[k, j]
+    lead = A[k, first]
+    v[:] = 0.0
+    if tail == 0.0:
+        for j in range(width):
+            A[k, j] = 0.0
+        return 0.0, lead
+    norm = math.sqrt(lead * lead + tail)
+    alpha = -norm if lead > 0.0 else norm
+    scale = 1.0 / (lead - alpha)
+    v[first] = 1.0
+    for j in range(first + 1, n):
+        v[j] = A[k, j] * scale
+    for j in range(width):
+        A[k, j] = v[j]
+    return (alpha - lead) / alpha, alpha
+
+
+@device
+def _tridiagonalize(A, n, width, diagonal, off, tau, work):
+    """Householder reduction of the symmetric A; reflector k is left in row k, zero before column k + 1.
+
+    The rank-two update of one reflector and the product with the next share a pass over the matrix.
+    """
+    v, w, x, y = work[0], work[1], work[2], work[3]
+    v[:] = 0.0
+    w[:] = 0.0
     for k in range(n - 2):
-        first = k + 1
-        base = (first // 4) * 4
-        tail = 0.0
-        for j in range(first + 1, n):
-            tail += A[k, j] * A[k, j]
-        x = A[k, first]
-        if tail == 0.0:
-            tau[k] = 0.0
-            off[k] = x
-            continue
-        norm = math.sqrt(x * x + tail)
-        alpha = -norm if x > 0.0 else norm
-        lead = x - alpha
-        tau[k] = -lead / alpha
-        off[k] = alpha
-        scale = 1.0 / lead
-        for j in range(base, first):
+        # rows below k are one reflector (v, w) behind; bring row k up to date first
+        add_multiple(-v[k], w, 0, A, k * width, width)
+        add_multiple(-w[k], v, 0, A, k * width, width)
+        diagonal[k] = A[k, k]
+        tau[k], off[k] = _reflector(A, k, n, width, x)
+        for j in range(k + 1):
             v[j] = 0.0
-        v[first] = 1.0
-        for j in range(first + 1, n):
-            v[j] = A[k, j] * scale
-        for j in range(n, width):
-            v[j] = 0.0
-        for j in range(first, n):
-            A[k, j] = v[j]
+            w[j] = 0.0
+        start = ((k + 1) // 4) * 4
+        for i in range(start, width, 4):
+            update_four(A, i * width, width, v, w, x, i, start, width, y)
         t = tau[k]
-        for j in range(first, n):
-            w[j] = t * dot(A, j * width + base, v, base, width - base)
-        for j in range(base, first):
-            w[j] = 0.0
-        for j in range(n, width):
-            w[j] = 0.0
-        shift = -0.5 * t * dot(w, base, v, base, width - base)
-        for j in range(first, n):
-            w[j] += shift * v[j]
-        for i in range(first, n):
-            vi, wi = v[i], w[i]
-            for j in range(base, width):
-                A[i, j] -= vi * w[j] + wi * v[j]
-    off[n - 2] = A[n - 2, n - 1]
-    for i in range(n):
-        diagonal[i] = A[i, i]
+        for j in range(k + 1):
+            y[j] = 0.0
+        shift = -0.5 * t * t * dot(x, 0, y, 0, width)
+        for j in range(width):
+            v[j] = x[j]
+            w[j] = t * y[j] + shift * x[j]
+    for k in range(max(n - 2, 0), n):
+        add_multiple(-v[k], w, 0, A, k * width, width)
+        add_multiple(-w[k], v, 0, A, k * width, width)
+        diagonal[k] = A[k, k]
+    if n > 1:
+        off[n - 2] = A[n - 2, n - 1]
 
 
 @device
 def _multisect(diagonal, off2, n, d, low, high, values):
-    """The d largest eigenvalues of a tridiagonal matrix, by counting sign changes at 8 points at once."""
+    """The d largest eigenvalues of a tridiagonal matrix, by counting sign changes at 16 points at once.
+
+    To 1e-8 of the norm: inverse iteration finds the rest of the digits.
+    """
     norm = max(abs(low), abs(high))
-    if norm == 0.0:
-        for k in range(d):
-            values[k] = 0.0
-        return
-    width = 4.0 * _EPS * norm
+    width = 1e-8 * norm
     tiny = _EPS * _EPS * norm
     at = np.empty(_SECTIONS)
     pivot = np.empty(_SECTIONS)
@@ -108,13 +119,14 @@ def _multisect(diagonal, off2, n, d, low, high, values):
                 at[t] = a + (b - a) * (t + 1) / (_SECTIONS + 1)
                 pivot[t] = 1.0
                 below[t] = 0.0
+            coupling = 0.0
             for i in range(n):
-                coupling = off2[i - 1] if i > 0 else 0.0
                 for t in range(_SECTIONS):
                     p = diagonal[i] - at[t] - coupling / pivot[t]
                     p = p if abs(p) > tiny else -tiny
                     pivot[t] = p
                     below[t] += 1.0 if p < 0.0 else 0.0
+                coupling = off2[i]
             new_a, new_b = a, b
             for t in range(_SECTIONS):
                 if below[t] <= n - 1 - k:
@@ -128,84 +140,107 @@ def _multisect(diagonal, off2, n, d, low, high, values):
 
 
 @device
+def _factor(diagonal, off, n, shift, tiny, work):
+    """LU with partial pivoting of T - shift."""
+    upper, upper1, upper2, lower, swapped = work[0], work[1], work[2], work[3], work[4]
+    for i in range(n):
+        upper[i] = diagonal[i] - shift
+        upper1[i] = off[i] if i < n - 1 else 0.0
+        upper2[i] = 0.0
+    for i in range(n - 1):
+        sub = off[i]
+        if abs(upper[i]) >= abs(sub):
+            swapped[i] = 0.0
+            lower[i] = sub / upper[i] if upper[i] != 0.0 else 0.0
+            upper[i + 1] -= lower[i] * upper1[i]
+        else:
+            swapped[i] = 1.0
+            lower[i] = upper[i] / sub
+            held = upper1[i]
+            upper[i] = sub
+            upper1[i] = upper[i + 1]
+            upper[i + 1] = held - lower[i] * upper1[i]
+            if i < n - 2:
+                upper2[i] = upper1[i + 1]
+                upper1[i + 1] = -lower[i] * upper2[i]
+    for i in range(n):
+        if abs(upper[i]) < tiny:
+            upper[i] = tiny
+
+
+@device
+def _solve(n, work, x, forward):
+    """x <- (T - shift)^-1 x with the factors of `_factor`; the first solve skips the forward half."""
+    upper, upper1, upper2, lower, swapped = work[0], work[1], work[2], work[3], work[4]
+    if forward:
+        for i in range(n - 1):
+            if swapped[i] != 0.0:
+                x[i], x[i + 1] = x[i + 1], x[i] - lower[i] * x[i + 1]
+            else:
+                x[i + 1] -= lower[i] * x[i]
+    x[n - 1] /= upper[n - 1]
+    if n > 1:
+        x[n - 2] = (x[n - 2] - upper1[n - 2] * x[n - 1]) / upper[n - 2]
+    for i in range(n - 3, -1, -1):
+        x[i] = (x[i] - upper1[i] * x[i + 1] - upper2[i] * x[i + 2]) / upper[i]
+
+
+@device
+def _normalize(n, width, k, Q, x):
+    """Take away what lies along the first k rows of Q and give x length one. False if nothing is left."""
+    largest = 0.0
+    for i in range(n):
+        largest = max(largest, abs(x[i]))
+    if not (largest > 0.0 and largest < math.inf):
+        return False
+    for i in range(n):
+        x[i] /= largest
+    for e in range(k):
+        add_multiple(-dot(Q, e * width, x, 0, width), Q, e * width, x, 0, width)
+    length = dot(x, 0, x, 0, width)
+    if not length > 0.0:
+        return False
+    length = 1.0 / math.sqrt(length)
+    for i in range(n):
+        x[i] *= length
+    return True
+
+
+@device
 def _inverse_iteration(diagonal, off, n, d, values, Q, width, norm, work):
-    """Eigenvectors of the tridiagonal matrix for `values`, orthogonal to each other, in the rows of Q."""
-    upper, upper1, upper2, lower, swapped, x = work[0], work[1], work[2], work[3], work[4], work[5]
+    """Eigenvectors of the tridiagonal matrix near `values`, orthogonal to each other, in the rows of Q."""
+    x = np.zeros(width)
     tiny = _EPS * norm
     for k in range(d):
-        for i in range(n):
-            upper[i] = diagonal[i] - values[k]
-            upper1[i] = off[i] if i < n - 1 else 0.0
-            upper2[i] = 0.0
-            # a fixed start without symmetry, so that no eigenvector is missed
+        for i in range(n):  # a fixed start without symmetry, so that no eigenvector is missed
             x[i] = 1.0 + 0.25 * ((i * 7919 + k * 104729) % 17) / 17.0
-        for i in range(n - 1):
-            sub = off[i]
-            if abs(upper[i]) >= abs(sub):
-                swapped[i] = 0.0
-                lower[i] = sub / upper[i] if upper[i] != 0.0 else 0.0
-                upper[i + 1] -= lower[i] * upper1[i]
-            else:
-                swapped[i] = 1.0
-                lower[i] = upper[i] / sub
-                held = upper1[i]
-                upper[i] = sub
-                upper1[i] = upper[i + 1]
-                upper[i + 1] = held - lower[i] * upper1[i]
-                if i < n - 2:
-                    upper2[i] = upper1[i + 1]
-                    upper1[i + 1] = -lower[i] * upper2[i]
-        for i in range(n):
-            if abs(upper[i]) < tiny:
-                upper[i] = tiny
-        for sweep in range(3):
-            if sweep > 0:
-                for i in range(n - 1):
-                    if swapped[i] != 0.0:
-                        x[i], x[i + 1] = x[i + 1], x[i] - lower[i] * x[i + 1]
-                    else:
-                        x[i + 1] -= lower[i] * x[i]
-            x[n - 1] /= upper[n - 1]
-            if n > 1:
-                x[n - 2] = (x[n - 2] - upper1[n - 2] * x[n - 1]) / upper[n - 2]
-            for i in range(n - 3, -1, -1):
-                x[i] = (x[i] - upper1[i] * x[i + 1] - upper2[i] * x[i + 2]) / upper[i]
-            largest = 0.0
-            for i in range(n):
-                largest = max(largest, abs(x[i]))
-            if not largest > 0.0:
+        shift = values[k]
+        for sweep in range(4):
+            # the Rayleigh quotient of the first iterate has the digits that multisection left out
+            if sweep == 0 or sweep == 2:
+                _factor(diagonal, off, n, shift, tiny, work)
+            _solve(n, work, x, sweep > 0)
+            if not _normalize(n, width, k, Q, x):
                 return False
-            for i in range(n):
-                x[i] /= largest
-            for e in range(k):
-                overlap = 0.0
-                for i in range(n):
-                    overlap += Q[e, i] * x[i]
-                for i in range(n):
-                    x[i] -= overlap * Q[e, i]
-            length = 0.0
-            for i in range(n):
-                length += x[i] * x[i]
-            if not length > 0.0:
-                return False
-            length = 1.0 / math.sqrt(length)
-            for i in range(n):
-                x[i] *= length
-        for i in range(n):
+            quotient = diagonal[n - 1] * x[n - 1] * x[n - 1]
+            for i in range(n - 1):
+                quotient += x[i] * (diagonal[i] * x[i] + 2.0 * off[i] * x[i + 1])
+            if abs(quotient - values[k]) <= 2e-8 * norm:
+                shift = quotient
+        for i in range(width):
             Q[k, i] = x[i]
-        for i in range(n, width):
-            Q[k, i] = 0.0
+        values[k] = shift
     return True
 
 
 @device
 def direct(C, A, n, width, d, Q, Z, work):
-    """Top-d eigenvectors of C in the rows of Q. `A` and `work` (11, width) are scratch. False if unsure."""
-    diagonal, off, off2, tau, values = work[6], work[7], work[8], work[9], work[10]
+    """Top-d eigenvectors of C in the rows of Q. `A` and `work` (10, width) are scratch. False if unsure."""
+    diagonal, off, off2, tau, values = work[5], work[6], work[7], work[8], work[9]
     for i in range(width):
         for j in range(width):
             A[i, j] = C[i, j]
-    _tridiagonalize(A, n, width, diagonal, off, tau, work[0], work[1])
+    _tridiagonalize(A, n, width, diagonal, off, tau, work)
     low, high = diagonal[0], diagonal[0]
     for i in range(n):
         reach = (abs(off[i - 1]) if i > 0 else 0.0) + (abs(off[i]) if i < n - 1 else 0.0)
@@ -221,21 +256,15 @@ def direct(C, A, n, width, d, Q, Z, work):
     for c in range(d):
         for k in range(n - 3, -1, -1):
             if tau[k] != 0.0:
-                overlap = 0.0
-                for j in range(k + 1, n):
-                    overlap += A[k, j] * Q[c, j]
-                overlap *= tau[k]
-                for j in range(k + 1, n):
-                    Q[c, j] -= overlap * A[k, j]
+                base = ((k + 1) // 4) * 4
+                overlap = dot(A, k * width + base, Q, c * width + base, width - base)
+                add_multiple(-tau[k] * overlap, A, k * width + base, Q, c * width + base, width - base)
     if not orthonormalize(Q, d, width):
         return False
     multiply_symmetric(Q, d, C, Z, width)
     for c in range(d):
-        error = 0.0
-        for j in range(n):
-            gap = Z[c, j] - values[c] * Q[c, j]
-            error += gap * gap
-        if not math.sqrt(error) <= 64.0 * n * _EPS * norm:
+        add_multiple(-values[c], Q, c * width, Z, c * width, width)
+        if not math.sqrt(dot(Z, c * width, Z, c * width, width)) <= 64.0 * n * _EPS * norm:
             return False
     return True
 
@@ -247,9 +276,9 @@ def _top_subspace(matrices, D, bases, solved, q):
     Q, Z, R, S, A, V = scratch(padded, d)
     arbitrary_start(Q, D)
     solved[q] = leading_rows(C, D, padded, d, np.int64(_COLD), Q, Z, R, S, A, V) >= 0
-    if not solved[q]:
+    if not solved[q] and D > 2:
         full = np.empty((padded, padded))
-        solved[q] = direct(C, full, D, padded, d, Q, Z, np.zeros((11, padded)))
+        solved[q] = direct(C, full, D, padded, d, Q, Z, np.zeros((10, padded)))
     bases[q] = Q
 
 

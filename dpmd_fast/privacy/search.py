@@ -102,7 +102,18 @@ def empirical_sensitivity(
     if worst is None:
         raise ValueError("z: no point has dim + 2 records within the bandwidth; nothing to measure")
     constants = best / scale
-    return EmpiricalSensitivity(*map(float, best), *map(float, constants), *worst[1:])
+    _, query, row, replacement = worst
+    return EmpiricalSensitivity(
+        mean_change=float(best[0]),
+        projector_change=float(best[1]),
+        tangent_change=float(best[2]),
+        mean_constant=float(constants[0]),
+        projector_constant=float(constants[1]),
+        tangent_constant=float(constants[2]),
+        worst_query=query,
+        worst_record=row,
+        worst_replacement=replacement,
+    )
 
 
 def _unseen(n: int, near: NDArray[np.intp]) -> int:

@@ -1,0 +1,22 @@
+"""Exact fixed-radius search."""
+
+from dpmd_fast.kernels.balls import build_index, count_neighbors
+
+from .common import CASES, THREADS, TIMEOUT, make_problem
+
+
+class Balls:
+    params = (CASES,)
+    param_names = ("case",)
+    timeout = TIMEOUT
+
+    def setup(self, case):
+        self.problem = make_problem(case)
+        self.index = build_index(self.problem.Y, self.problem.radius)
+        count_neighbors(self.index, self.problem.Z[:2], THREADS)
+
+    def time_build_index(self, case):
+        build_index(self.problem.Y, self.problem.radius)
+
+    def time_count_neighbors(self, case):
+        count_neighbors(self.index, self.problem.Y, THREADS)

@@ -312,7 +312,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: ArrayLike) -> Any:
         """Denoise the public queries `X`, spending the budget; float32 in, float32 out."""
         check_is_fitted(self)
-        queries = checked_points("X", X, columns=self._fitted.columns)
+        queries = checked_points("X", X)
         validate_data(self, X, skip_check_array=True, reset=False)
         _refuse_shared(self._given, X, "X")
         steps, constant = self._checked()

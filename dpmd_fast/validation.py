@@ -20,14 +20,14 @@ def checked_points(name: str, values: Any, *, least: int = 1, columns: int | Non
     """Return `values` as a finite two-dimensional float array (float32 stays float32), or refuse it."""
     array = _numeric(name, values)
     if array.ndim != 2:
-        hint = "; a single point goes in as one row, values.reshape(1, -1)" if array.ndim == 1 else ""
+        hint = ". Reshape your data: one point is one row, values.reshape(1, -1)" if array.ndim == 1 else ""
         raise ValueError(f"{name} has {array.ndim} dimension(s): must have 2 (rows are points){hint}")
     rows, width = array.shape
     if width < 1:
-        raise ValueError(f"{name} has 0 feature(s) (shape={array.shape}) while a minimum of 1 is required")
+        raise ValueError(f"{name} has 0 feature(s) (shape={array.shape}) while a minimum of 1 is required.")
     if rows < least:
         raise ValueError(
-            f"{name} has {rows} sample(s) (shape={array.shape}) while a minimum of {least} is required"
+            f"{name} has {rows} sample(s) (shape={array.shape}) while a minimum of {least} is required."
         )
     if columns is not None and width != columns:
         raise ValueError(f"{name} has {width} features: must have {columns}, as the reference")

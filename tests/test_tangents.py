@@ -115,7 +115,7 @@ def test_tight_clusters_beside_spread_points(D, size):
     rng = np.random.default_rng(D)
     shape = np.where(np.arange(D) < 2, 1.0, 0.1)
     corners = np.zeros((8, D))
-    corners[:, :2] = 0.55 * np.array([(i % 4, i // 4) for i in range(8)])
+    corners[:, :2] = 0.45 * np.array([(i % 4, i // 4) for i in range(8)])
     tight = np.repeat(corners, 8, axis=0) + size * shape * rng.standard_normal((64, D))
     spread = 0.5 * shape * rng.uniform(-1.0, 1.0, (60, D)) + 10.0
     mixed = np.vstack([spread[:40] + 10.0, spread[0] + 10.3 + size * shape * rng.standard_normal((24, D))])

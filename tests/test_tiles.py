@@ -19,13 +19,11 @@ GUARD = 1e6  # what stands around the arrays: a read or a write out of bounds sh
 
 
 @kernel
-def run_add(panel, capacity, rows, C, groups):
-    tiles.add_gram(panel, capacity, rows, C, groups)
-
-
-@kernel
-def run_subtract(panel, capacity, rows, C, groups):
-    tiles.subtract_gram(panel, capacity, rows, C, groups)
+def run_gram(sign, panel, capacity, rows, C, groups):
+    if sign > 0.0:
+        tiles.add_gram(panel, capacity, rows, C, groups)
+    else:
+        tiles.subtract_gram(panel, capacity, rows, C, groups)
 
 
 @kernel
@@ -74,13 +72,8 @@ def run_add_multiple(factor, X, x0, Y, y0, count):
 
 
 @kernel
-def run_ones(word):
-    return tiles.count_ones(word)
-
-
-@kernel
-def run_zeros(word):
-    return tiles.count_trailing_zeros(word)
+def run_bits(word):
+    return tiles.count_ones(word), tiles.count_trailing_zeros(word)
 
 
 def integers(rng, *shape):
@@ -107,10 +100,10 @@ def test_gram_of_packed_rows(groups, rows):
     rng = np.random.default_rng(groups)
     X = integers(rng, rows, LANES * groups)
     start = integers(rng, LANES * groups, LANES * groups)
-    for run, sign in ((run_add, 1.0), (run_subtract, -1.0)):
+    for sign in (1.0, -1.0):
         ref = np.where(upper_blocks(groups), start + sign * X.T @ X, start)
         comp = start.copy()
-        run(packed(X, 64), 64, rows, comp, groups)
+        run_gram(sign, packed(X, 64), 64, rows, comp, groups)
         np.testing.assert_array_equal(comp, ref)
 
 
@@ -134,7 +127,6 @@ def test_dot_and_square_distance(count):
     a, b = A.ravel()[5 : 5 + count], B.ravel()[49 : 49 + count]
     assert run_dot(A, 5, B, 49, count) == np.dot(a, b)
     assert run_distance(A, 5, B, 49, count) == np.dot(a - b, a - b)
-    # not only integers, and nothing is lost when the two are close
     A, B = rng.standard_normal(count), rng.standard_normal(count)
     assert run_dot(A, 0, B, 0, count) == pytest.approx(np.dot(A, B), rel=1e-13, abs=1e-13)
     B = 1e8 * (1.0 + A)
@@ -255,6 +247,6 @@ def test_bits_of_a_word():
     words = [1 << j for j in range(64)] + [2**64 - 1, 2**63 + 1, 2**64 - 2**63, 6 << 60]
     words += [int(word) for word in rng.integers(1, 2**64 - 1, 50, dtype=np.uint64)]
     for word in words:
-        assert run_ones(np.uint64(word)) == bin(word).count("1")
-        assert run_zeros(np.uint64(word)) == len(bin(word)) - 1 - bin(word).rindex("1")
-    assert run_ones(np.uint64(0)) == 0
+        ref = bin(word).count("1"), len(bin(word)) - 1 - bin(word).rindex("1")
+        assert run_bits(np.uint64(word)) == ref
+    assert run_bits(np.uint64(0))[0] == 0

@@ -57,9 +57,10 @@ def empirical_sensitivity(
 ) -> EmpiricalSensitivity:
     """Search replace-one neighbours of `Y` that move the mean and the projectors at `z` most.
 
-    For the mean, every pair of a record in the ball and a replacement on a grid of directions and radii
-    is tried, in closed form. For the projectors, the best of those pairs and pairs that tilt the local
-    covariance most are carried out, and local PCA is done again.
+    For the mean, every pair of a promising record and a replacement on a grid of directions and radii is
+    tried, in closed form. For the projectors, the best of those pairs, the pairs that tilt the local
+    covariance most and random ones are carried out, local PCA done again, and the best improved by a
+    random climb.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ def empirical_sensitivity(
     bandwidth, dim, beta
         As for `DPManifoldDenoiser`.
     candidates : int
-        How many neighbours are carried out in full at each point.
+        About a third of the neighbours that are carried out in full at each point.
     seed : int
         Of the random directions in the grid.
     """
@@ -151,18 +152,41 @@ class _Spot:
         """Changes of (mean, averaged projector, local projector) for the most promising neighbours."""
         removed = self._removals()
         replacements = self._replacements(rng)
-        mean_changes = self._mean_changes(removed, replacements)
-        tilts = self._tilts(removed, replacements)
-        order = [np.argsort(-table, axis=None)[: max(1, most // 2)] for table in (mean_changes, tilts)]
+        tables = (self._mean_changes(removed, replacements), self._tilts(removed, replacements))
         found = []
-        for flat in np.unique(np.concatenate(order)):
-            i, j = np.unravel_index(flat, mean_changes.shape)
-            record = int(removed[i])
-            projector = self._projector_change(record, replacements[j])
-            tangent = self._tangent_change(record, replacements[j])
-            row = int(self.inside[record]) if record >= 0 else -1
-            found.append((np.array([mean_changes[i, j], projector, tangent]), row, replacements[j]))
-        return found
+        for table in tables:
+            for flat in np.argsort(-table, axis=None)[: max(1, most // 3)]:
+                i, j = np.unravel_index(flat, table.shape)
+                found.append(self._carry_out(int(removed[i]), replacements[j]))
+        for _ in range(max(1, most // 3)):  # also beyond the ball: such a record still tilts its neighbours
+            ray = rng.normal(size=len(self.x))
+            ray *= 2.0 * self.h * rng.random() / np.linalg.norm(ray)
+            found.append(self._carry_out(int(rng.choice(removed)), self.x + ray))
+        for which in (1, 2):
+            found.extend(self._climb(max(found, key=lambda f: float(f[0][which])), which, most, rng))
+        return [(changes, self._row(record), replacement) for changes, record, replacement in found]
+
+    def _climb(
+        self, best: tuple[Floats, int, Floats], which: int, most: int, rng: np.random.Generator
+    ) -> list[tuple[Floats, int, Floats]]:
+        """Random steps, shorter and shorter, from the neighbour that moves one of the projectors most."""
+        tried = []
+        for step in range(most):
+            length = self.h * 0.3 * 0.02 ** (step / most)
+            record = best[1] if step % 3 else int(rng.integers(-1, len(self.ball)))
+            trial = self._carry_out(record, best[2] + length * rng.normal(size=len(self.x)))
+            tried.append(trial)
+            if trial[0][which] > best[0][which]:
+                best = trial
+        return tried
+
+    def _carry_out(self, record: int, replacement: Floats) -> tuple[Floats, int, Floats]:
+        mean = self._mean_changes(np.array([record]), replacement[None])[0, 0]
+        projector = self._projector_change(record, replacement)
+        return np.array([mean, projector, self._tangent_change(record, replacement)]), record, replacement
+
+    def _row(self, record: int) -> int:
+        return int(self.inside[record]) if record >= 0 else -1
 
     def _removals(self) -> NDArray[np.intp]:
         """Records whose removal moves the mean or the scatter most; -1 stands for one out of sight."""

@@ -27,6 +27,7 @@ from dpmd_fast.privacy.mechanism import noisy_means, noisy_projectors
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 from dpmd_fast.reference import Floats, ReleasedGeometry, denoise, fit_reference
 from dpmd_fast.validation import (
+    check_range,
     checked_choice,
     checked_geometry,
     checked_point,
@@ -192,6 +193,7 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, reference.shape[1])
         checked_integer("steps", self.steps, minimum=1)
         _check_enough(len(reference), d)
+        check_range("X", reference)
         self._fitted = fit_reference(reference, h, d, beta, checked_threads(self.n_threads))
         return self
 
@@ -199,6 +201,7 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Denoise the rows of `X`; float32 in, float32 out."""
         check_is_fitted(self)
         queries = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        check_range("X", queries)
         points, self.status_ = denoise(self._fitted, queries, checked_integer("steps", self.steps, minimum=1))
         return points.astype(queries.dtype, copy=False)
 

@@ -21,7 +21,7 @@ def denoising_panels(
     """One square panel for each (title, kind, points in the plane, mean error), with the curve behind."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.9 * len(panels), 4.5), layout="constrained")
+    figure = Figure(figsize=(3.7 * len(panels), 4.4), layout="constrained")
     figure.suptitle(title, color=_INK, fontsize=13)
     axes: Any = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axis, (name, kind, points, error) in zip(axes, panels, strict=True):
@@ -34,4 +34,4 @@ def denoising_panels(
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.15)

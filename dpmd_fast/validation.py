@@ -15,6 +15,10 @@ from dpmd_fast.privacy.accounting import checked, checked_integer
 
 Points = NDArray[np.floating[Any]]
 
+# Values in units of the bandwidth stay below 1e140, so that sums of their squares do not overflow.
+_LARGEST = 1e100
+_SMALLEST = 1e-40
+
 
 def checked_points(name: str, values: Any, *, least: int = 1, columns: int | None = None) -> Points:
     """Return `values` as a finite two-dimensional float array (float32 stays float32), or refuse it."""
@@ -31,8 +35,7 @@ def checked_points(name: str, values: Any, *, least: int = 1, columns: int | Non
         )
     if columns is not None and width != columns:
         raise ValueError(f"{name} has {width} features: must have {columns}, as the reference")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} contains NaN or infinity: all values must be finite")
+    check_range(name, array)
     return array
 
 
@@ -41,16 +44,15 @@ def checked_point(name: str, values: Any, columns: int) -> Points:
     array = _numeric(name, values)
     if array.shape not in ((columns,), (1, columns)):
         raise ValueError(f"{name} has shape {array.shape}: must be one point, shape ({columns},)")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} contains NaN or infinity: all values must be finite")
+    check_range(name, array)
     return array.reshape(columns)
 
 
 def checked_geometry(bandwidth: Any, dim: Any, beta: Any, columns: int) -> tuple[float, int, float]:
     """Bandwidth > 0, 1 <= dim < D, beta >= 2."""
     h = checked("bandwidth", bandwidth, positive=True)
-    if not 1e-100 < h < 1e100:
-        raise ValueError(f"bandwidth = {bandwidth!r}: must lie between 1e-100 and 1e100")
+    if not _SMALLEST < h < _LARGEST:
+        raise ValueError(f"bandwidth = {bandwidth!r}: must lie between {_SMALLEST:g} and {_LARGEST:g}")
     d = checked_integer("dim", dim, minimum=1)
     if d >= columns:
         raise ValueError(
@@ -84,6 +86,14 @@ def share_memory(a: Any, b: Any) -> bool:
         return np.shares_memory(a, b, 10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
+
+
+def check_range(name: str, array: Points) -> None:
+    """Refuse NaN, infinities and values whose squares would overflow."""
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} contains NaN or infinity: all values must be finite")
+    if array.size and max(float(array.max()), -float(array.min())) > _LARGEST:
+        raise ValueError(f"{name} contains values beyond {_LARGEST:g}: their squares would overflow; rescale")
 
 
 def _numeric(name: str, values: Any) -> Points:

@@ -20,6 +20,7 @@ Y, Z = RNG.normal(size=(50, 3)), RNG.normal(size=(4, 3))
 REFERENCES = {
     "nan": (np.where(np.arange(150).reshape(50, 3) == 7, np.nan, 0.5), "NaN"),
     "inf": (np.where(np.arange(150).reshape(50, 3) == 7, np.inf, 0.5), "NaN or infinity|infinity"),
+    "beyond squares": (np.full((50, 3), 1e120), "overflow"),
     "one dimension": (np.zeros(50), "dimension|1D"),
     "three dimensions": (np.zeros((5, 3, 2)), "dimension|dim 3"),
     "empty": (np.zeros((0, 3)), "0 sample"),

@@ -1,7 +1,7 @@
 """Exact fixed-radius search: 64-point leaves, box pruning, one bit per candidate.
 
-A reference point is found by its *sketch*: its leading coordinates after a global rotation to
-principal axes, and the length of the rest. The sketch bounds a distance from both sides,
+A reference point is found by its *sketch*, in units of the radius: its leading coordinates after a
+global rotation to principal axes, and the length of the rest. It bounds a distance from both sides,
 
     |x - y|^2 >= |x1 - y1|^2 + (rx - ry)^2 = lower,     |x - y|^2 <= lower + 4 rx ry,
 
@@ -31,6 +31,7 @@ from dpmd_fast.kernels.tiles import (
 LEAF = 64
 _SKETCH_MOST = 24
 _SKETCH_ALL = 8  # up to this many columns the sketch is the whole point
+_SINGLE_MOST = 1e30  # beyond this, squares leave the range of single precision
 _SINGLE_EPS = float(np.finfo(np.float32).eps)
 _TAIL = 0.02  # share of h^2 that the coordinates outside the sketch may carry
 
@@ -42,17 +43,18 @@ class BallIndex(NamedTuple):
     columns: int  # D
     depth: int  # sketch coordinates that enter products: all but the rest
     order: np.ndarray  # (n,) original number of each row
-    sketch: np.ndarray  # (leaves, depth, 64) coordinates by leaf
+    sketch: np.ndarray  # (leaves, depth, 64) coordinates by leaf, in units of the radius
     half_norms: np.ndarray  # (leaves, 64) -|sketch|^2 / 2; padding -1e300
     rests: np.ndarray  # (leaves, 64) length of the part outside the sketch
     low: np.ndarray  # (nodes, depth) bounding boxes
     high: np.ndarray
+    sizes: np.ndarray  # (nodes,) largest |sketch|^2
     children: np.ndarray  # (nodes, 2), or (-1, leaf number)
     leaf_nodes: np.ndarray  # (leaves,) node of each leaf
     axes: np.ndarray  # (D, kept) rotation to the leading axes
     center: np.ndarray  # (D,)
     radius: float
-    slack: float  # what rounding of the sketch may add to or take from a squared distance
+    rounding: float  # error of a squared distance between sketches, for sizes that sum to one
 
 
 def build_index(Y: np.ndarray, radius: float, n_threads: int | None = None) -> BallIndex:
@@ -63,9 +65,10 @@ def build_index(Y: np.ndarray, radius: float, n_threads: int | None = None) -> B
 
 def _build_index(Y: np.ndarray, radius: float) -> BallIndex:
     n, D = Y.shape
-    center = np.ascontiguousarray(Y.mean(axis=0, dtype=np.float64))
-    axes, whole = _leading_axes(Y, center, radius)
-    coordinates, rests = _sketch(Y, center, axes, whole)
+    sample = np.asarray(Y[:: max(1, n // 4096)], dtype=np.float64)
+    center = np.median(sample, axis=0)  # not the mean: one far record must not cost the others their digits
+    axes, whole = _leading_axes(sample - center, radius)
+    coordinates, rests = _sketch(Y, center, axes, radius, whole)
     # the rest is one more sketch coordinate: its difference bounds the distance from below
     points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
     order, children, leaf_nodes = _split(points)
@@ -73,32 +76,31 @@ def _build_index(Y: np.ndarray, radius: float) -> BallIndex:
     rows = np.zeros((n, width))
     rows[:, :D] = Y[order]
     rows[:, D] = 1.0
-    sketch, half_norms, leaf_rests, low, high = _pack_leaves(points, rests, order, children)
-    largest = float((points * points).sum(axis=1).max(initial=0.0))
-    slack = np.finfo(float).eps * ((64.0 + 16.0 * D) * largest + 8.0 * radius * radius)
+    sketch, half_norms, leaf_rests, low, high, sizes = _pack_leaves(points, rests, order, children)
     return BallIndex(
-        rows,
-        D,
-        axes.shape[1],
-        order,
-        sketch,
-        half_norms,
-        leaf_rests,
-        low,
-        high,
-        children,
-        leaf_nodes,
-        axes,
-        center,
-        float(radius),
-        slack,
+        rows=rows,
+        columns=D,
+        depth=axes.shape[1],
+        order=order,
+        sketch=sketch,
+        half_norms=half_norms,
+        rests=leaf_rests,
+        low=low,
+        high=high,
+        sizes=sizes,
+        children=children,
+        leaf_nodes=leaf_nodes,
+        axes=axes,
+        center=center,
+        radius=float(radius),
+        rounding=float(np.finfo(float).eps) * (64.0 + 16.0 * D),
     )
 
 
 def sketch_queries(index: BallIndex, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sketch coordinates (m, depth) and rests (m,) of query points."""
     whole = index.axes.shape[1] == index.columns
-    coordinates, rests = _sketch(X, index.center, index.axes, whole)
+    coordinates, rests = _sketch(X, index.center, index.axes, index.radius, whole)
     points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
     return np.ascontiguousarray(points), rests
 
@@ -118,26 +120,29 @@ def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = Non
         return _count(index, pad_queries(index, X), points, rests)
 
 
-def _leading_axes(Y, center, radius):
+def _leading_axes(sample, radius):
     """Principal axes that carry all but a small share of h^2; all columns, unrotated, in low D."""
-    D = Y.shape[1]
+    D = sample.shape[1]
     if D <= _SKETCH_ALL:
         return np.eye(D), True
-    sample = np.asarray(Y[:: max(1, len(Y) // 4096)], dtype=np.float64) - center
+    lengths = np.sqrt(np.einsum("ij,ij->i", sample, sample))
+    most = 10.0 * max(float(np.median(lengths)), radius)  # far records do not choose the axes
+    sample = sample * np.minimum(1.0, most / np.maximum(lengths, most))[:, None] / radius
     values, vectors = np.linalg.eigh(sample.T @ sample / len(sample))
     values, vectors = values[::-1], vectors[:, ::-1]
     tail = np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
-    kept = int(np.argmax(tail <= _TAIL * radius * radius)) or 1
+    kept = int(np.argmax(tail <= _TAIL)) or 1
     return np.ascontiguousarray(vectors[:, : min(kept, _SKETCH_MOST, D - 1)]), False
 
 
-def _sketch(Y, center, axes, whole):
-    if whole:
-        return np.ascontiguousarray(Y - center, dtype=np.float64), np.zeros(len(Y))
-    coordinates, rests = np.empty((len(Y), axes.shape[1])), np.empty(len(Y))
+def _sketch(Y, center, axes, radius, whole):
+    coordinates, rests = np.empty((len(Y), axes.shape[1])), np.zeros(len(Y))
     for start in range(0, len(Y), 8192):
         part = slice(start, start + 8192)
-        X = np.asarray(Y[part], dtype=np.float64) - center
+        X = (np.asarray(Y[part], dtype=np.float64) - center) / radius
+        if whole:
+            coordinates[part] = X
+            continue
         coordinates[part] = X @ axes
         X -= coordinates[part] @ axes.T
         rests[part] = np.sqrt(np.einsum("ij,ij->i", X, X))
@@ -235,6 +240,7 @@ def _pack_leaves(points, rests, order, children):
     leaf_rests = np.zeros((n_leaves, LEAF))
     low = np.full((len(children), depth), np.inf)
     high = np.full((len(children), depth), -np.inf)
+    sizes = np.zeros(len(children))
     for position in range(n):
         leaf, slot, i = position // LEAF, position % LEAF, order[position]
         norm = 0.0
@@ -251,17 +257,22 @@ def _pack_leaves(points, rests, order, children):
                 for slot in range(min(LEAF, n - leaf * LEAF)):
                     low[node, k] = min(low[node, k], sketch[leaf, k, slot])
                     high[node, k] = max(high[node, k], sketch[leaf, k, slot])
+            for slot in range(min(LEAF, n - leaf * LEAF)):
+                sizes[node] = max(sizes[node], -2.0 * half_norms[leaf, slot])
         else:
             for k in range(depth):
                 low[node, k] = min(low[children[node, 0], k], low[children[node, 1], k])
                 high[node, k] = max(high[children[node, 0], k], high[children[node, 1], k])
-    return sketch, half_norms, leaf_rests, low, high
+            sizes[node] = max(sizes[children[node, 0]], sizes[children[node, 1]])
+    return sketch, half_norms, leaf_rests, low, high, sizes
 
 
 @device
-def find_leaves(index, low, high, leaves):
-    """Leaves whose box may come within the radius of the box [low, high]; returns their number."""
-    limit = index.radius * index.radius + index.slack
+def find_leaves(index, low, high, size, leaves):
+    """Leaves whose box may come within the radius of the box [low, high]; returns their number.
+
+    `size` is the largest |sketch|^2 in that box.
+    """
     depth = len(low)
     stack = np.empty(128, np.int64)
     stack[0] = 0
@@ -275,7 +286,7 @@ def find_leaves(index, low, high, leaves):
             side = max(index.low[node, k] - high[k], low[k] - index.high[node, k])
             if side > 0.0:
                 gap += side * side
-        if gap > limit:
+        if gap > 1.0 + index.rounding * (1.0 + size + index.sizes[node]):
             continue
         if index.children[node, 0] < 0:
             leaves[found] = index.children[node, 1]
@@ -341,19 +352,19 @@ def leaf_masks(index, leaf, leaves, found, masks):
     """masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`.
 
     Sketches are compared in single precision about the middle of the leaf, where they are of the
-    size of the radius; what single precision cannot decide is settled in double.
+    size of one; what single precision cannot decide is settled in double.
     """
     n, width = index.rows.shape
     depth = index.depth
     here = min(LEAF, n - leaf * LEAF)
     h2 = index.radius * index.radius
-    node = index.leaf_nodes[leaf]
-    middle = 0.5 * (index.low[node] + index.high[node])
+    own_node = index.leaf_nodes[leaf]
+    middle = 0.5 * (index.low[own_node] + index.high[own_node])
     single = np.empty((depth, LEAF), np.float32)
     half_norms = np.empty(LEAF, np.float32)
     rests = np.empty(LEAF, np.float32)
     own_size = _shift_leaf(index.sketch[leaf], index.rests[leaf], here, middle, single, half_norms, rests)
-    queries = np.ascontiguousarray(single.T)
+    queries = single.T.copy()
     own_norms = half_norms.copy()
     gaps = np.empty(LEAF)
     words = np.empty(2, np.uint64)
@@ -364,26 +375,31 @@ def leaf_masks(index, leaf, leaves, found, masks):
         there = min(LEAF, n - other * LEAF)
         size = _shift_leaf(index.sketch[other], index.rests[other], there, middle, single, half_norms, rests)
         size = max(size, own_size)
-        slack = index.slack + (depth + 8) * _SINGLE_EPS * 4.0 * size
+        double = index.rounding * (1.0 + index.sizes[own_node] + index.sizes[node])
+        slack = double + (depth + 8) * _SINGLE_EPS * 4.0 * size
         for r in range(here):
             word = np.uint64(0)
-            if gaps[r] <= h2 + index.slack:
-                # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
-                base = -0.5 * h2 - np.float64(own_norms[r])
-                masks_single(
-                    queries,
-                    r * depth,
-                    single,
-                    0,
-                    depth,
-                    half_norms,
-                    rests,
-                    0,
-                    index.rests[leaf, r],
-                    base - 0.5 * slack,
-                    base + 0.5 * slack,
-                    words,
-                )
+            if gaps[r] <= 1.0 + double:
+                if size < _SINGLE_MOST:
+                    # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
+                    base = -0.5 - np.float64(own_norms[r])
+                    masks_single(
+                        queries,
+                        r * depth,
+                        single,
+                        0,
+                        depth,
+                        half_norms,
+                        rests,
+                        0,
+                        index.rests[leaf, r],
+                        base - 0.5 * slack,
+                        base + 0.5 * slack,
+                        words,
+                    )
+                else:
+                    words[0] = all_bits(there)
+                    words[1] = 0
                 word = words[0]
                 if word != words[1]:
                     word = settle(
@@ -395,25 +411,37 @@ def leaf_masks(index, leaf, leaves, found, masks):
 @device
 def point_mask(index, X, x0, point, rest, half_norm, leaf, words):
     """Which points of `leaf` lie in the ball around one query (row at element `x0` of X)."""
-    base = -0.5 * index.radius * index.radius - half_norm
-    masks_double(
-        point,
-        0,
-        index.sketch,
-        leaf * index.sketch.shape[1] * LEAF,
-        index.depth,
-        index.half_norms,
-        index.rests,
-        leaf * LEAF,
-        rest,
-        base - 0.5 * index.slack,
-        base + 0.5 * index.slack,
-        words,
-    )
+    slack = index.rounding * (1.0 - 2.0 * half_norm + index.sizes[index.leaf_nodes[leaf]])
+    if slack < 1.0:
+        base = -0.5 - half_norm
+        masks_double(
+            point,
+            0,
+            index.sketch,
+            leaf * index.sketch.shape[1] * LEAF,
+            index.depth,
+            index.half_norms,
+            index.rests,
+            leaf * LEAF,
+            rest,
+            base - 0.5 * slack,
+            base + 0.5 * slack,
+            words,
+        )
+    else:
+        words[0] = all_bits(min(LEAF, len(index.rows) - leaf * LEAF))
+        words[1] = 0
     if words[0] == words[1]:
         return words[0]
     h2 = index.radius * index.radius
     return settle(index.rows, h2, X, x0, leaf * LEAF, words[1], words[0])
+
+
+@device
+def all_bits(count):
+    """A word with its first `count` bits set."""
+    full = ~np.uint64(0)
+    return full if count == LEAF else ~(full << np.uint64(count))
 
 
 @device
@@ -435,8 +463,8 @@ def _count(index, X, points, rests):
         leaves = np.empty(n_leaves, np.int64)
         words = np.empty(2, np.uint64)
         point = points[q]
-        found = find_leaves(index, point, point, leaves)
         half_norm = half_square(point)
+        found = find_leaves(index, point, point, -2.0 * half_norm, leaves)
         total = 0
         for f in range(found):
             word = point_mask(index, X, q * width, point, rests[q], half_norm, leaves[f], words)

@@ -48,14 +48,14 @@ def _neighbors(index, x):
     width = index.rows.shape[1]
     depth = index.depth
     point = np.zeros(index.sketch.shape[1])
-    rest = x[:D] - index.center
+    rest = (x[:D] - index.center) / index.radius
     if depth == D:
         point[:] = rest
         length = 0.0
     else:
         for k in range(depth):
             for i in range(D):
-                point[k] += (x[i] - index.center[i]) * index.axes[i, k]
+                point[k] += rest[i] * index.axes[i, k]
         for i in range(D):
             for k in range(depth):
                 rest[i] -= point[k] * index.axes[i, k]
@@ -65,10 +65,10 @@ def _neighbors(index, x):
         length = math.sqrt(length)
         point[depth] = length
     leaves = np.empty(len(index.half_norms), np.int64)
-    found = find_leaves(index, point, point, leaves)
+    half_norm = half_square(point)
+    found = find_leaves(index, point, point, -2.0 * half_norm, leaves)
     masks = np.empty(found, np.uint64)
     words = np.empty(2, np.uint64)
-    half_norm = half_square(point)
     count = 0
     for f in range(found):
         masks[f] = point_mask(index, x, 0, point, length, half_norm, leaves[f], words)

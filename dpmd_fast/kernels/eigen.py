@@ -77,11 +77,13 @@ def orthonormalize(Q, rows, width):
                 for i in range(width):
                     Q[c, i] -= overlap * Q[e, i]
             after = dot(Q, c * width, Q, c * width, width)
+            if not after > 0.0:
+                return False
             kept = after / before
             before = after
             if kept > 0.5:
                 break
-        if not before > 0.0 or not kept > 0.5:
+        if not kept > 0.5:
             return False
         scale = 1.0 / math.sqrt(before)
         for i in range(width):
@@ -156,10 +158,10 @@ def refine(C, width, d, eager, Q, Z, R, S, V):
         rest = math.sqrt(max(norm2 - core2 - 2.0 * error2, 0.0) + 64.0 * _EPS * norm2)
         error = math.sqrt(error2)
         # the smallest diagonal element is at least the smallest eigenvalue: a cheap first look
-        if error * rest <= _TOLERANCE * (floor - rest) * floor:
+        if floor > rest and error * rest <= _TOLERANCE * (floor - rest) * floor:
             floor = _smallest(R, S, V, d)
             # one more multiplication, already done in Z, shrinks the angle by rest / floor or more
-            if error * rest <= _TOLERANCE * (floor - rest) * floor:
+            if floor > rest and error * rest <= _TOLERANCE * (floor - rest) * floor:
                 for i in range(d):
                     for k in range(width):
                         Q[i, k] = Z[i, k]

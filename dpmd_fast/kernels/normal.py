@@ -60,8 +60,8 @@ def fill_chunks(words: np.ndarray, out: np.ndarray, n_threads: int | None = None
 
 @device
 def _uniform(word):
-    """Uniform in (0, 1): 53 bits, offset by half a step so that neither end occurs."""
-    return (np.float64(word >> np.uint64(11)) + 0.5) * (1.0 / 9007199254740992.0)
+    """Uniform in (0, 1): 52 bits, offset by half a step so that neither end occurs."""
+    return (np.float64(word >> np.uint64(12)) + 0.5) * (1.0 / 4503599627370496.0)
 
 
 @kernel
@@ -83,7 +83,7 @@ def fill(words, out, edges, density):
             word = words[at]
             at += 1
             layer = np.int64(word & np.uint64(255))
-            # 54 bits with sign: -1 < u < 1
+            # the layer came from the low bits of the word, this from the high ones: -1 < u < 1
             u = 2.0 * _uniform(word) - 1.0
             value = u * edges[layer]
             if abs(value) < edges[layer + 1]:

@@ -75,7 +75,7 @@ def _geometry_of(index, bases, X, points, rests, beta, q, counts, masses, offset
     offset = np.zeros(width)
     point = points[q]
     half_norm = half_square(point)
-    found = find_leaves(index, point, point, leaves)
+    found = find_leaves(index, point, point, -2.0 * half_norm, leaves)
     one = np.uint64(1)
     count = 0
     mass = 0.0

@@ -217,7 +217,7 @@ def _tangents_of_leaf(index, leaf, bases, counts, hard):
     here = min(LEAF, n - leaf * LEAF)
     leaves = np.empty(n_leaves, np.int64)
     node = index.leaf_nodes[leaf]
-    found = find_leaves(index, index.low[node], index.high[node], leaves)
+    found = find_leaves(index, index.low[node], index.high[node], index.sizes[node], leaves)
     masks = np.empty((here, found), np.uint64)
     leaf_masks(index, leaf, leaves, found, masks)
     tour = np.empty(here, np.int64)
@@ -294,9 +294,9 @@ def _scatter_at(index, X, points, rests, q, matrices):
     width = index.rows.shape[1]
     leaves = np.empty(len(index.half_norms), np.int64)
     point = points[q]
-    found = find_leaves(index, point, point, leaves)
-    masks = np.empty((1, found), np.uint64)
     half_norm = half_square(point)
+    found = find_leaves(index, point, point, -2.0 * half_norm, leaves)
+    masks = np.empty((1, found), np.uint64)
     words = np.empty(2, np.uint64)
     count = 0
     for f in range(found):

@@ -140,6 +140,21 @@ def _multisect(diagonal, off2, n, d, low, high, values):
 
 
 @device
+def _count_above(diagonal, off2, n, x, tiny):
+    """Number of eigenvalues of the tridiagonal matrix above x."""
+    above = 0
+    pivot = 1.0
+    coupling = 0.0
+    for i in range(n):
+        pivot = diagonal[i] - x - coupling / pivot
+        pivot = pivot if abs(pivot) > tiny else -tiny
+        if pivot > 0.0:
+            above += 1
+        coupling = off2[i]
+    return above
+
+
+@device
 def _factor(diagonal, off, n, shift, tiny, work):
     """LU with partial pivoting of T - shift."""
     upper, upper1, upper2, lower, swapped = work[0], work[1], work[2], work[3], work[4]
@@ -264,7 +279,11 @@ def direct(C, A, n, width, d, Q, Z, work):
     multiply_symmetric(Q, d, C, Z, width)
     for c in range(d):
         add_multiple(-values[c], Q, c * width, Z, c * width, width)
-        if not math.sqrt(dot(Z, c * width, Z, c * width, width)) <= 64.0 * n * _EPS * norm:
+        exact = 64.0 * n * _EPS * norm
+        if not math.sqrt(dot(Z, c * width, Z, c * width, width)) <= exact:
+            return False
+        # an eigenvector, but is it one of the top d? Values closer than multisection can tell go to LAPACK
+        if _count_above(diagonal, off2, n, values[c] + exact, _EPS * _EPS * norm) > c:
             return False
     return True
 

@@ -83,7 +83,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{name:34}{to_manifold:15.4f}{to_clean:16.4f}{seconds:10.3f}")
     print(
         f"\nThe paper's noise is scaled with an unknown constant C; its simulations correspond to C = 1. "
-        f"A search over replaced records shows that this data set needs C = {needed} at least.\n\n{private.guarantee_}"
+        f"A search over replaced records shows that this data set needs C = {needed} at least."
+        f"\n\n{private.guarantee_}"
     )
 
     angles = np.linspace(0.0, 2.0 * np.pi, 400, endpoint=False)

@@ -401,9 +401,10 @@ class _NoisyRelease:
         projector_scales, mean_scales = self.scales[queries, step].T
         has_projector, has_mean = np.isfinite(projector_scales), np.isfinite(mean_scales)
         D = X.shape[1]
+        projectors = geometry.projectors
         return ReleasedGeometry(
             noisy_projectors(
-                geometry.projectors[has_projector],
+                projectors if has_projector.all() else projectors[has_projector],
                 D,
                 projector_scales[has_projector],
                 self.source,

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.kernels.balls import BallIndex, build_index
-from dpmd_fast.kernels.projectors import LocalGeometry, local_geometry
+from dpmd_fast.kernels.balls import BallIndex, build_index, visiting_order
+from dpmd_fast.kernels.projectors import LocalGeometry, local_geometry, room_for
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.kernels.tridiagonal import top_subspaces
 from dpmd_fast.validation import Points
 
 Floats = NDArray[np.float64]
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 23
 
 
 class ReleasedGeometry(NamedTuple):
@@ -88,9 +88,10 @@ def denoise(
     status = np.full(len(Z), "ok", dtype="U11")
     padded = fitted.bases.shape[2]
     block = max(8, _BLOCK_BYTES // (8 * padded * padded))
+    order = visiting_order(fitted.index, moved)
+    room = room_for(min(block, len(Z)), padded)
     for start in range(0, len(Z), block):
-        queries = np.arange(start, min(start + block, len(Z)))
-        _denoise_block(fitted, moved, status, queries, steps, release)
+        _denoise_block(fitted, moved, status, order[start : start + block], steps, release, room)
     failed = status != "ok"
     moved[failed] = Z[failed]
     return moved, status
@@ -103,6 +104,7 @@ def _denoise_block(
     queries: NDArray[np.intp],
     steps: int,
     release: Release,
+    room: LocalGeometry,
 ) -> None:
     D, d = fitted.columns, fitted.dim
     tangents = np.zeros((len(queries), d, D))  # without a projector, the query goes to the mean
@@ -112,7 +114,7 @@ def _denoise_block(
         if not len(alive):
             return
         X = moved[queries[alive]]
-        geometry = local_geometry(fitted.index, fitted.bases, X, fitted.beta, fitted.n_threads)
+        geometry = local_geometry(fitted.index, fitted.bases, X, fitted.beta, fitted.n_threads, room)
         few = geometry.counts < d + 1
         status[queries[alive[few]]] = "no_neighbor" if step == 0 else "failed"
         status[queries[alive[~few & ~(geometry.masses > 0.0)]]] = "failed"

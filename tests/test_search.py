@@ -1,4 +1,4 @@
-"""The search for worst replace-one neighbours: what it reports is real, and random search does not beat it."""
+"""The search for worst replace-one neighbours: what it reports is real; random search does not beat it."""
 
 import naive
 import numpy as np

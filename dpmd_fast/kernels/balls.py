@@ -105,6 +105,12 @@ def sketch_queries(index: BallIndex, X: np.ndarray) -> tuple[np.ndarray, np.ndar
     return np.ascontiguousarray(points), rests
 
 
+def visiting_order(index: BallIndex, X: np.ndarray) -> np.ndarray:
+    """An order of the rows of `X` in which neighbours follow each other, for the caches."""
+    with threads(1):
+        return _split(sketch_queries(index, X)[0])[0]
+
+
 def pad_queries(index: BallIndex, X: np.ndarray) -> np.ndarray:
     """Query points laid out like `index.rows`."""
     padded = np.zeros((len(X), index.rows.shape[1]))
@@ -281,12 +287,15 @@ def find_leaves(index, low, high, size, leaves):
     while top > 0:
         top -= 1
         node = stack[top]
+        limit = 1.0 + index.rounding * (1.0 + size + index.sizes[node])
         gap = 0.0
         for k in range(depth):
             side = max(index.low[node, k] - high[k], low[k] - index.high[node, k])
             if side > 0.0:
                 gap += side * side
-        if gap > 1.0 + index.rounding * (1.0 + size + index.sizes[node]):
+                if gap > limit:
+                    break
+        if gap > limit:
             continue
         if index.children[node, 0] < 0:
             leaves[found] = index.children[node, 1]

@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.tiles import LANES, center_block
 
 _LAYERS = 256
 CHUNK = 1 << 15  # variates made from one stretch of the word stream, whatever the number of threads
@@ -120,6 +121,19 @@ def _fill_chunks(words, out, edges, density, progress):
         progress[c, 1] = used
 
 
+@device
+def mirror_upper(matrix):
+    """Copy the upper triangle of a padded matrix to the lower one, block by block."""
+    padded = len(matrix)
+    zero = np.zeros(padded)
+    for i in range(0, padded, LANES):
+        for j in range(LANES):
+            for k in range(j):
+                matrix[i + j, i + k] = matrix[i + k, i + j]
+        for j in range(i + LANES, padded, LANES):
+            center_block(matrix, i * padded + j, padded, zero, i, j, 0.0, 1.0, matrix, padded)
+
+
 @kernel(parallel=True)
 def add_symmetric(matrices, columns, scales, noise):
     """Add scale_q N(0, 1) to the entries j <= k of each matrix and the same to (k, j). `noise` is flat."""
@@ -130,6 +144,4 @@ def add_symmetric(matrices, columns, scales, noise):
             for k in range(j, columns):
                 matrices[q, j, k] += scales[q] * noise[at + k - j]
             at += columns - j
-        for j in range(columns):
-            for k in range(j):
-                matrices[q, j, k] = matrices[q, k, j]
+        mirror_upper(matrices[q])

@@ -37,15 +37,27 @@ class LocalGeometry(NamedTuple):
     projectors: np.ndarray  # (m, padded D, padded D) weighted mean of the tangent projectors
 
 
+def room_for(queries: int, padded: int) -> LocalGeometry:
+    """Arrays for `local_geometry` to fill, so that a loop over blocks does not ask for new ones each time."""
+    return LocalGeometry(
+        np.empty(queries, np.int64),
+        np.empty(queries),
+        np.empty((queries, padded)),
+        np.empty((queries, padded, padded)),
+    )
+
+
 def local_geometry(
-    index: BallIndex, bases: np.ndarray, X: np.ndarray, beta: float, n_threads: int | None = None
+    index: BallIndex,
+    bases: np.ndarray,
+    X: np.ndarray,
+    beta: float,
+    n_threads: int | None = None,
+    room: LocalGeometry | None = None,
 ) -> LocalGeometry:
     """Counts, masses, offsets and averaged projectors at the rows of `X`; zero where the mass is zero."""
-    m = len(X)
-    padded = bases.shape[2]
-    out = LocalGeometry(
-        np.zeros(m, np.int64), np.zeros(m), np.zeros((m, padded)), np.empty((m, padded, padded))
-    )
+    whole = room_for(len(X), bases.shape[2]) if room is None else room
+    out = LocalGeometry(*(values[: len(X)] for values in whole))
     with threads(n_threads, chunk=4):
         points, rests = sketch_queries(index, X)
         _local_geometry(index, bases, pad_queries(index, X), points, rests, float(beta), *out)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.kernels.balls import BallIndex, build_index, visiting_order
+from dpmd_fast.kernels.jit import threads
 from dpmd_fast.kernels.projectors import LocalGeometry, local_geometry, room_for
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.kernels.tridiagonal import top_subspaces
@@ -90,8 +91,9 @@ def denoise(
     block = max(8, _BLOCK_BYTES // (8 * padded * padded))
     order = visiting_order(fitted.index, moved)
     room = room_for(min(block, len(Z)), padded)
-    for start in range(0, len(Z), block):
-        _denoise_block(fitted, moved, status, order[start : start + block], steps, release, room)
+    with threads(fitted.n_threads):
+        for start in range(0, len(Z), block):
+            _denoise_block(fitted, moved, status, order[start : start + block], steps, release, room)
     failed = status != "ok"
     moved[failed] = Z[failed]
     return moved, status

@@ -169,7 +169,7 @@ def refine(C, width, d, eager, Q, Z, R, S, V):
                     return -1
                 spare = error * floor <= _TOLERANCE * (floor - rest) * floor
                 return max(eager + step - (1 if spare else 0), 0)
-        if rest > (0.9 if step >= 2 else 2.0) * floor or step + eager > _REFINE_STEPS:
+        if rest > (0.9 if step >= 2 else 1.2) * floor or step + eager > _REFINE_STEPS:
             return -1
         for i in range(d):
             for k in range(width):

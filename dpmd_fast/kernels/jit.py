@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -64,7 +65,7 @@ def threads(n_threads: int | None = None, chunk: int = 0) -> Iterator[int]:
     count = resolve_threads(n_threads)
     before_threads = numba.get_num_threads()
     before_chunk = numba.get_parallel_chunksize()
-    with _blas().limit(limits=1, user_api="blas"):
+    with _single_blas():
         numba.set_num_threads(count)
         numba.set_parallel_chunksize(chunk)
         try:
@@ -72,6 +73,23 @@ def threads(n_threads: int | None = None, chunk: int = 0) -> Iterator[int]:
         finally:
             numba.set_num_threads(before_threads)
             numba.set_parallel_chunksize(before_chunk)
+
+
+_nesting = threading.local()
+
+
+@contextmanager
+def _single_blas() -> Iterator[None]:
+    """BLAS on one thread. Only the outermost block of a thread pays for the call into the libraries."""
+    if getattr(_nesting, "inside", False):
+        yield
+        return
+    with _blas().limit(limits=1, user_api="blas"):
+        _nesting.inside = True
+        try:
+            yield
+        finally:
+            _nesting.inside = False
 
 
 @functools.cache

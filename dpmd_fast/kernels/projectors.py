@@ -23,7 +23,15 @@ from dpmd_fast.kernels.balls import (
     sketch_queries,
 )
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.tiles import LANES, add_gram, center_block, count_trailing_zeros, pack, square_distance
+from dpmd_fast.kernels.tiles import (
+    LANES,
+    add_difference,
+    add_gram,
+    center_block,
+    count_trailing_zeros,
+    pack,
+    square_distance,
+)
 
 _PANEL = 64
 
@@ -78,7 +86,7 @@ def _geometry_of(index, bases, X, points, rests, beta, q, counts, masses, offset
     d, padded = bases.shape[1], bases.shape[2]
     groups = padded // LANES
     n_leaves = len(index.half_norms)
-    h2 = index.radius * index.radius
+    share = 1.0 / (index.radius * index.radius)
     leaves = np.empty(n_leaves, np.int64)
     words = np.empty(2, np.uint64)
     panel = np.empty((groups, _PANEL, LANES))
@@ -98,14 +106,13 @@ def _geometry_of(index, bases, X, points, rests, beta, q, counts, masses, offset
             row = leaves[f] * LEAF + count_trailing_zeros(word)
             word &= word - one
             count += 1
-            t = 1.0 - square_distance(X, q * width, index.rows, row * width, width) / h2
+            t = 1.0 - share * square_distance(X, q * width, index.rows, row * width, width)
             if not t > 0.0:
                 continue
             weight = power(t, beta)
             root = t if beta == 2.0 else weight**0.5
             mass += weight
-            for k in range(width):
-                offset[k] += weight * (index.rows[row, k] - X[q, k])
+            add_difference(weight, index.rows, row * width, X, q * width, offset, width)
             for c in range(d):
                 pack(bases, (row * d + c) * padded, zero, root, panel, LANES * filled, LANES * _PANEL, groups)
                 filled += 1

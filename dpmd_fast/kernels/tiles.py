@@ -396,6 +396,27 @@ def _add_multiple(typingctx, factor, X, x0, Y, y0, count):
 
 
 @intrinsic
+def _add_difference(typingctx, factor, X, x0, Y, y0, out, count):
+    """out[i] += factor (X[x0 + i] - Y[y0 + i]), i < count, a multiple of four."""
+    i64 = types.int64
+    sig = types.void(types.float64, X, i64, Y, i64, out, i64)
+
+    def codegen(context, builder, signature, args):
+        factor, X, x0, Y, y0, out, count = args
+        px = _pointer(context, builder, signature.args[1], X, x0)
+        py = _pointer(context, builder, signature.args[3], Y, y0)
+        target = _pointer(context, builder, signature.args[5], out, _int(0))
+        alpha = _splat(builder, factor)
+        with cgutils.for_range_slice(builder, _int(0), count, _int(LANES), intp=_I64) as (i, _):
+            cell = builder.gep(target, [i])
+            gap = builder.fsub(_load(builder, builder.gep(px, [i])), _load(builder, builder.gep(py, [i])))
+            _store(builder, _fma(builder, alpha, gap, _load(builder, cell)), cell)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
 def _count_trailing_zeros(typingctx, word):
     def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -446,6 +467,10 @@ def _plain_add_multiple(factor, X, x0, Y, y0, count):
     Y.reshape(-1)[y0 : y0 + count] += factor * X.reshape(-1)[x0 : x0 + count]
 
 
+def _plain_add_difference(factor, X, x0, Y, y0, out, count):
+    out[:count] += factor * (X.reshape(-1)[x0 : x0 + count] - Y.reshape(-1)[y0 : y0 + count])
+
+
 def _plain_count_trailing_zeros(word):
     return (int(word) & -int(word)).bit_length() - 1
 
@@ -460,6 +485,7 @@ center_block = _plain_center_block if JIT_DISABLED else _center_block
 pack = _plain_pack if JIT_DISABLED else _pack
 update_four = _plain_update_four if JIT_DISABLED else _update_four
 add_multiple = _plain_add_multiple if JIT_DISABLED else _add_multiple
+add_difference = _plain_add_difference if JIT_DISABLED else _add_difference
 count_trailing_zeros = _plain_count_trailing_zeros if JIT_DISABLED else _count_trailing_zeros
 count_ones = _plain_count_ones if JIT_DISABLED else _count_ones
 

@@ -230,7 +230,7 @@ def _inverse_iteration(diagonal, off, n, d, values, Q, width, norm, work):
         for i in range(n):  # a fixed start without symmetry, so that no eigenvector is missed
             x[i] = 1.0 + 0.25 * ((i * 7919 + k * 104729) % 17) / 17.0
         shift = values[k]
-        for sweep in range(4):
+        for sweep in range(3):
             # the Rayleigh quotient of the first iterate has the digits that multisection left out
             if sweep == 0 or sweep == 2:
                 _factor(diagonal, off, n, shift, tiny, work)

@@ -1,0 +1,107 @@
+"""Import, cache, fork: how the package behaves as a guest in somebody's process."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import dpmd_fast
+
+
+def run(code, **environment):
+    """Run code in a fresh interpreter and return what it prints, as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_every_public_name_is_there():
+    for name in dpmd_fast.__all__:
+        assert getattr(dpmd_fast, name).__doc__
+        assert name in dir(dpmd_fast)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = dpmd_fast.nonsense
+
+
+def test_import_is_cheap_and_compiles_nothing():
+    heavy = run(
+        """
+        import json, sys
+        import dpmd_fast
+        print(json.dumps([m for m in ("sklearn", "pynndescent", "matplotlib", "pandas") if m in sys.modules]))
+        """
+    )
+    assert heavy == []
+    compiled, lazy = run(
+        """
+        import json, sys
+        from dpmd_fast import DPManifoldDenoiser, gradient_descent, empirical_sensitivity, warmup
+        from dpmd_fast.kernels import balls, descent, eigen, normal, projectors, tangents, tridiagonal
+        modules = (balls, descent, eigen, normal, projectors, tangents, tridiagonal)
+        kernels = [f for m in modules for f in vars(m).values() if hasattr(f, "signatures")]
+        assert len(kernels) > 20
+        print(json.dumps([sum(len(f.signatures) for f in kernels), "pynndescent" in sys.modules]))
+        """
+    )
+    assert compiled == 0
+    assert lazy is False
+
+
+COUNT = """
+import json
+import numpy as np
+from dpmd_fast.kernels import balls
+Y = np.random.default_rng(0).normal(size=(100, 2))
+counts = balls.count_neighbors(balls.build_index(Y, 0.5), Y)
+hits = sum(balls._count.stats.cache_hits.values())
+print(json.dumps([int(counts.sum()), hits]))
+"""
+
+
+def test_compiled_code_is_kept_between_processes(tmp_path):
+    settings = {"NUMBA_CACHE_DIR": str(tmp_path), "DPMD_FAST_CACHE": "1"}
+    first = run(COUNT, **settings)
+    second = run(COUNT, **settings)
+    assert any(tmp_path.rglob("*.nbi"))
+    assert first[1] == 0
+    assert second == [first[0], 1]
+
+
+def test_a_forked_child_gets_an_answer_or_an_explanation(tmp_path):
+    layer, child = run(
+        """
+        import json, os
+        import numba
+        import numpy as np
+        from dpmd_fast.kernels import balls
+        Y = np.random.default_rng(0).normal(size=(100, 2))
+        index = balls.build_index(Y, 0.5)
+        expected = int(balls.count_neighbors(index, Y).sum())
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                answer = "right" if int(balls.count_neighbors(index, Y).sum()) == expected else "wrong"
+            except RuntimeError as error:
+                answer = str(error)
+            os.write(write, answer.encode())
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        os.close(write)
+        print(json.dumps([numba.threading_layer(), os.read(read, 1000).decode() if status == 0 else "died"]))
+        """,
+        NUMBA_CACHE_DIR=str(tmp_path),
+    )
+    if layer == "omp":
+        assert "spawn" in child
+    else:
+        assert child == "right"

@@ -1,6 +1,7 @@
 """Exact fixed-radius search."""
 
-from dpmd_fast.kernels.balls import build_index, count_neighbors
+from dpmd_fast.kernels.balls import count_neighbors
+from dpmd_fast.kernels.index import build_index
 
 from .common import CASES, THREADS, TIMEOUT, make_problem
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import build_index
+from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.projectors import local_geometry
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.kernels.tridiagonal import top_subspaces

@@ -1,6 +1,6 @@
 """Local PCA at every reference point."""
 
-from dpmd_fast.kernels.balls import build_index
+from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.tangents import local_tangents
 
 from .common import CASES, THREADS, TIMEOUT, make_problem

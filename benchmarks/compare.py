@@ -39,7 +39,7 @@ from benchmarks.common import (
     make_problem,
 )
 from dpmd_fast import Budget, DPManifoldDenoiser, LargeDeltaWarning, ManifoldDenoiser, warmup
-from dpmd_fast.kernels.balls import build_index
+from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.privacy.entropy import open_source
 from dpmd_fast.privacy.mechanism import standard_normals

@@ -7,6 +7,8 @@ constant C. Every private result carries a `Guarantee` that says so.
 from __future__ import annotations
 
 import math
+import os
+import threading
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -15,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpmd_fast.kernels.balls import build_index
+from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.projectors import LocalGeometry
 from dpmd_fast.kernels.tangents import covariance_at
 from dpmd_fast.kernels.tridiagonal import top_subspaces
@@ -37,6 +39,7 @@ from dpmd_fast.validation import (
 )
 
 _CLASSIC_C1 = 1.25
+_ROUNDING = 2.0**-40  # noise below this share of the values it hides is not worth the name
 
 
 def paper_bandwidth(n: int, dim: int, sigma: float) -> float:
@@ -65,6 +68,7 @@ def dp_projector(
     budget: Budget,
     calibration: str = "classic",
     sensitivity_constant: float = 1.0,
+    *,
     seed: int | None = None,
 ) -> ProjectorRelease:
     """Algorithm 1 of the paper, DP-Projector: a private tangent space at one public point.
@@ -110,8 +114,8 @@ def dp_projector(
     constant = checked("sensitivity_constant", sensitivity_constant, positive=True)
     _refuse_shared(Y, z, "z")
     source = open_source(seed)
-    bound = projector_bound(n, d, h, constant)
     mu = _classic_mu(budget) if calibration == "classic" else budget.mu
+    scale = projector_bound(n, d, h, constant) / mu
     guarantee = paper_guarantee(
         budget,
         mu=mu,
@@ -121,6 +125,7 @@ def dp_projector(
         sensitivity_constant=constant,
         seeded=not source.private,
         lemma=1,
+        lost_in_rounding=scale < _ROUNDING,
         released="one projector",
     )
     warn_large_delta(budget.delta, n)
@@ -131,9 +136,9 @@ def dp_projector(
         padded[0, :D, :D] = covariance / trace if trace > 0.0 else covariance
         V = top_subspaces(padded, D, d, 1)[0]
         padded[0] = V.T @ V
-    noisy = noisy_projectors(padded, D, np.array([bound / mu]), source, 1)
+    noisy = noisy_projectors(padded, D, np.array([scale]), source, 1)
     basis = np.ascontiguousarray(top_subspaces(noisy, D, d, 1)[0, :, :D].T)
-    return ProjectorRelease(basis @ basis.T, basis, bound / mu, guarantee)
+    return ProjectorRelease(basis @ basis.T, basis, scale, guarantee)
 
 
 def _classic_mu(budget: Budget) -> float:
@@ -282,6 +287,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         schedule: str | ArrayLike | None = None,
         sensitivity_constant: float = 1.0,
         adjacency: str = "replace-one",
+        *,
         seed: int | None = None,
         n_threads: int | None = None,
     ) -> None:
@@ -305,11 +311,15 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, D)
         _check_enough(n, d)
         self._checked()
-        validate_data(self, X, skip_check_array=True)
+        n_threads = checked_threads(self.n_threads)
         warn_large_delta(self.budget.delta, n)
-        self._fitted = fit_reference(reference, h, d, beta, checked_threads(self.n_threads))
+        fitted = fit_reference(reference, h, d, beta, n_threads)
+        validate_data(self, X, skip_check_array=True)
+        for result in ("status_", "guarantee_", "noise_scales_"):
+            self.__dict__.pop(result, None)
+        self._fitted = fitted
         self._given = X
-        self._spent = False
+        self._once = _Once()
         return self
 
     def transform(self, X: ArrayLike) -> Any:
@@ -323,6 +333,12 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         n, d, h = len(self._fitted.bases), self._fitted.dim, self._fitted.index.radius
         mu2 = 2.0 * math.fsum(schedule.ravel().tolist())
         source = open_source(self.seed)
+        bounds = np.array([projector_bound(n, d, h, constant), mean_bound(n, d, h, constant)])
+        with np.errstate(divide="ignore"):
+            scales = bounds / np.sqrt(2.0 * schedule)
+        if not np.isfinite(scales[schedule > 0.0]).all():
+            raise ValueError("schedule holds a share so small that its noise has no finite scale")
+        rounding = _ROUNDING * np.array([1.0, max(h, float(np.abs(queries).max()))])
         guarantee = paper_guarantee(
             self.budget,
             mu=math.sqrt(mu2),
@@ -333,18 +349,15 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             seeded=not source.private,
             lemma=2,
             basic_composition=isinstance(self.schedule, str),
+            lost_in_rounding=bool((scales < rounding).any()),
             released="all queries and steps together",
         )
-        bounds = np.array([projector_bound(n, d, h, constant), mean_bound(n, d, h, constant)])
-        with np.errstate(divide="ignore"):
-            scales = bounds / np.sqrt(2.0 * schedule)
-        if self._spent:
-            raise BudgetExceeded(asked=mu2, remaining=0.0, what="a second transform of one fit")
-        self._spent = True
-        release = _NoisyRelease(scales, source, self._fitted.n_threads)
-        points, self.status_ = denoise(self._fitted, queries, steps, release)
+        warn_large_delta(self.budget.delta, n)
+        self._once.spend(mu2)
         self.guarantee_ = guarantee
         self.noise_scales_ = scales
+        release = _NoisyRelease(scales, source, self._fitted.n_threads)
+        points, self.status_ = denoise(self._fitted, queries, steps, release)
         return points.astype(queries.dtype, copy=False)
 
     def fit_transform(self, X: object, y: object = None, **fit_params: object) -> NoReturn:
@@ -385,6 +398,23 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         return tags
+
+
+class _Once:
+    """The budget of one fit: spent by the first that asks, in the process that fitted."""
+
+    def __init__(self) -> None:
+        self._free = threading.Lock()  # held for good once spent
+        self._pid = os.getpid()
+
+    def spend(self, mu2: float) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                "this DPManifoldDenoiser was fitted before the process was forked: parent and child would "
+                "both spend its budget; fit in the process that transforms"
+            )
+        if not self._free.acquire(blocking=False):
+            raise BudgetExceeded(asked=mu2, remaining=0.0, what="a second transform of one fit")
 
 
 @dataclass(frozen=True)

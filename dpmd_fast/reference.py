@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.kernels.balls import BallIndex, build_index, visiting_order
+from dpmd_fast.kernels.index import BallIndex, build_index, visiting_order
 from dpmd_fast.kernels.jit import threads
 from dpmd_fast.kernels.projectors import LocalGeometry, local_geometry, room_for
 from dpmd_fast.kernels.tangents import local_tangents

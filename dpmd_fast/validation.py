@@ -80,10 +80,8 @@ def share_memory(a: Any, b: Any) -> bool:
     """Whether two arrays or tables are one object or overlap in memory."""
     if a is b:
         return True
-    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
-        return False
-    try:
-        return np.shares_memory(a, b, 10_000)  # type: ignore[arg-type]
+    try:  # the values of a table are often a view of its memory
+        return np.shares_memory(np.asarray(a), np.asarray(b), 10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

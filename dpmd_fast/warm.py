@@ -12,7 +12,8 @@ def warmup() -> None:
     in float64 inside, so one compilation serves float32 and float64 input alike.
     """
     from dpmd_fast.descent import gradient_descent
-    from dpmd_fast.kernels.balls import build_index, count_neighbors
+    from dpmd_fast.kernels.balls import count_neighbors
+    from dpmd_fast.kernels.index import build_index
     from dpmd_fast.paper import DPManifoldDenoiser, ManifoldDenoiser, dp_projector
     from dpmd_fast.privacy.budget import Budget
 

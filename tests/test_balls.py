@@ -8,9 +8,11 @@ import naive
 import numba
 import numpy as np
 import pytest
+import threadpoolctl
 from threadpoolctl import threadpool_info
 
-from dpmd_fast.kernels.balls import LEAF, build_index, count_neighbors
+from dpmd_fast.kernels.balls import count_neighbors
+from dpmd_fast.kernels.index import LEAF, build_index
 from dpmd_fast.kernels.jit import resolve_threads, threads
 from dpmd_fast.kernels.tangents import local_tangents
 
@@ -215,3 +217,31 @@ def test_thread_counts_are_clipped():
     assert [resolve_threads(k) for k in (0, 1, most, most + 5)] == [1, 1, most, most]
     with threads(1):
         assert resolve_threads(None) == 1
+
+
+def test_a_far_last_leaf_has_no_phantoms():
+    # its padding, in single precision about its own middle, must not count as neighbours
+    rng = np.random.default_rng(0)
+    Y = rng.normal(size=(100, 2))
+    Y[64:] = 1e25 + 1e14 * rng.normal(size=(36, 2))
+    index = build_index(Y, 1.0)
+    expected = [len(naive.ball(Y, y, 1.0)) for y in Y]
+    counts = np.empty(100, np.int64)
+    counts[index.order] = local_tangents(index, 1)[1]
+    assert list(counts) == expected
+    assert list(count_neighbors(index, Y)) == expected
+
+
+def test_overlapping_limits_of_two_threads_are_restored():
+    before = [
+        library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"
+    ]
+    first, second = threads(1), threads(1)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    after = [
+        library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"
+    ]
+    assert after == before

@@ -6,8 +6,8 @@ import naive
 import numpy as np
 import pytest
 
-from dpmd_fast.kernels.balls import build_index
 from dpmd_fast.kernels.descent import FAILED, NO_NEIGHBOR, OK, descend
+from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.tangents import local_tangents
 
 NAMES = {OK: "ok", NO_NEIGHBOR: "no_neighbor", FAILED: "failed"}

@@ -7,7 +7,7 @@ import pytest
 
 from dpmd_fast.kernels import eigen, tridiagonal
 from dpmd_fast.kernels.jit import kernel
-from dpmd_fast.kernels.tiles import LANES
+from dpmd_fast.kernels.lanes import LANES
 
 EPS = np.finfo(float).eps
 SIZES = [2, 3, 4, 5, 6, 7, 8, 9, 13, 20, 33, 40]

@@ -45,8 +45,9 @@ def test_import_is_cheap_and_compiles_nothing():
         """
         import json, sys
         from dpmd_fast import DPManifoldDenoiser, gradient_descent, empirical_sensitivity, warmup
-        from dpmd_fast.kernels import balls, descent, eigen, normal, projectors, tangents, tridiagonal
-        modules = (balls, descent, eigen, normal, projectors, tangents, tridiagonal)
+        from dpmd_fast.kernels import balls, descent, eigen, index, normal
+        from dpmd_fast.kernels import projectors, tangents, tiles, tridiagonal
+        modules = (balls, descent, eigen, index, normal, projectors, tangents, tiles, tridiagonal)
         kernels = [f for m in modules for f in vars(m).values() if hasattr(f, "signatures")]
         assert len(kernels) > 20
         print(json.dumps([sum(len(f.signatures) for f in kernels), "pynndescent" in sys.modules]))
@@ -59,9 +60,9 @@ def test_import_is_cheap_and_compiles_nothing():
 COUNT = """
 import json
 import numpy as np
-from dpmd_fast.kernels import balls
+from dpmd_fast.kernels import balls, index
 Y = np.random.default_rng(0).normal(size=(100, 2))
-counts = balls.count_neighbors(balls.build_index(Y, 0.5), Y)
+counts = balls.count_neighbors(index.build_index(Y, 0.5), Y)
 hits = sum(balls._count.stats.cache_hits.values())
 print(json.dumps([int(counts.sum()), hits]))
 """
@@ -76,6 +77,35 @@ def test_compiled_code_is_kept_between_processes(tmp_path):
     assert second == [first[0], 1]
 
 
+def test_a_forked_child_cannot_spend_the_budget_again(tmp_path):
+    answers = run(
+        """
+        import json, os, warnings
+        import numpy as np
+        from dpmd_fast import Budget, DPManifoldDenoiser
+        rng = np.random.default_rng(0)
+        model = DPManifoldDenoiser(1.0, 1, Budget(1.0, 1e-6)).fit(rng.normal(size=(100, 2)))
+        queries = rng.normal(size=(3, 2))
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                model.transform(queries)
+                answer = "spent"
+            except RuntimeError as error:
+                answer = str(error)
+            os.write(write, answer.encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        model.transform(queries)
+        print(json.dumps(os.read(read, 1000).decode()))
+        """,
+        NUMBA_THREADING_LAYER="workqueue",
+        DPMD_FAST_CACHE="1",
+    )
+    assert "fork" in answers
+
+
 def test_a_forked_child_gets_an_answer_or_an_explanation(tmp_path):
     layer, child = run(
         """
@@ -83,8 +113,9 @@ def test_a_forked_child_gets_an_answer_or_an_explanation(tmp_path):
         import numba
         import numpy as np
         from dpmd_fast.kernels import balls
+        from dpmd_fast.kernels.index import build_index
         Y = np.random.default_rng(0).normal(size=(100, 2))
-        index = balls.build_index(Y, 0.5)
+        index = build_index(Y, 0.5)
         expected = int(balls.count_neighbors(index, Y).sum())
         read, write = os.pipe()
         pid = os.fork()

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import naive
 import numpy as np
@@ -248,7 +249,12 @@ def test_the_reference_is_not_a_query_and_does_not_travel():
     pickle.loads(pickle.dumps(clone(model)))
     with pytest.raises(ValueError, match="public"):
         dp_projector(Y, Y[0], 0.8, 2, BUDGET)
-    model.transform(Z)
+    table = pandas.DataFrame(Y)
+    model.fit(table)
+    for queries in (table, table.iloc[:5], table.to_numpy()[:5]):
+        with pytest.raises(ValueError, match="public"):
+            model.transform(queries)
+    model.fit(Y).transform(Z)
 
 
 def test_large_delta_warns_with_the_reason():
@@ -272,6 +278,71 @@ def test_reference_properties_in_the_order_given():
     V = model.tangents_
     np.testing.assert_allclose(V @ V.transpose(0, 2, 1), P, atol=1e-9)
     assert list(model.neighbor_counts_) == [len(naive.ball(Y, y, 0.7)) for y in Y]
+
+
+def test_many_queries_in_several_blocks_get_the_noise_they_are_due():
+    # mean noise alone: what is added to each query is then known, in whatever order queries are visited
+    rng = np.random.default_rng(2)
+    Y, _ = curved(400, 30, 2, seed=3)
+    Z = np.repeat(Y[:40] + 0.02 * rng.normal(size=(40, 30)), 30, axis=0)
+    shares = np.zeros((len(Z), 1, 2))
+    shares[:, 0, 1] = rng.uniform(0.2, 1.8, size=len(Z))
+    shares *= BUDGET.rho / shares.sum()
+    model = DPManifoldDenoiser(1.2, 2, BUDGET, schedule=shares, sensitivity_constant=1e-2).fit(Y)
+    moved = model.transform(Z)
+    assert (model.status_ == "ok").all()
+    geometry = [naive.weighted_geometry(Y, np.zeros((400, 30, 30)), z, 1.2, 2.0)[2] for z in Z[::30]]
+    noise = (moved - np.repeat(geometry, 30, axis=0)) / model.noise_scales_[:, 0, 1, None]
+    assert noise.size == 36_000
+    assert abs(noise.std() - 1.0) < 0.02
+    assert abs(noise.mean()) < 0.03
+    assert np.abs(np.corrcoef(noise[:-1].ravel(), noise[1:].ravel())[0, 1]) < 0.03
+
+
+def test_changed_parameters_count_when_the_budget_is_spent():
+    Y, Z = curved(300, 3, 2, seed=1)
+    model = DPManifoldDenoiser(0.8, 2, BUDGET).fit(Y)
+    model.set_params(budget=Budget(0.5, 0.1), sensitivity_constant=3.0, seed=None)
+    with pytest.warns(LargeDeltaWarning):
+        model.transform(Z)
+    assert (model.guarantee_.epsilon, model.guarantee_.delta) == (0.5, 0.1)
+    assert "C = 3" in model.guarantee_.statement
+    with pytest.warns(LargeDeltaWarning), pytest.raises(BudgetExceeded):
+        model.transform(Z)
+    model.set_params(budget=BUDGET).fit(Y)
+    assert not hasattr(model, "guarantee_")
+    with pytest.raises(ValueError, match="n_threads"):
+        model.set_params(n_threads=-1).fit(np.zeros((50, 5)))
+    assert model.transform(Z).shape == Z.shape  # a refused fit leaves the last one as it was
+
+
+def test_threads_cannot_spend_one_budget_together():
+    Y, Z = curved(300, 3, 2, seed=1)
+    for _ in range(5):
+        model = DPManifoldDenoiser(0.8, 2, BUDGET).fit(Y)
+
+        def spend(_, model=model):
+            try:
+                return model.transform(Z) is not None
+            except BudgetExceeded:
+                return False
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sum(pool.map(spend, range(4))) == 1
+
+
+def test_noise_lost_in_rounding_is_not_called_private():
+    Y, Z = curved(300, 9, 2, seed=1)
+    model = DPManifoldDenoiser(50.0, 8, BUDGET).fit(Y * 50)
+    model.transform(Z * 50)
+    assert model.guarantee_.holds == "not private"
+    assert "units" in model.guarantee_.statement
+    assert dp_projector(Y * 50, Z[0] * 50, 50.0, 8, BUDGET).guarantee.holds == "not private"
+    for h in (1e-39, 1e90):
+        with pytest.raises(ValueError, match="bandwidth"):
+            dp_projector(Y, Z[0], h, 8, BUDGET)
+        with pytest.raises(ValueError, match="bandwidth"):
+            DPManifoldDenoiser(h, 8, BUDGET).fit(Y).transform(Z)
 
 
 SETS_STATUS = "transform leaves status_, as the public contract says"

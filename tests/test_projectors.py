@@ -6,7 +6,8 @@ import naive
 import numpy as np
 import pytest
 
-from dpmd_fast.kernels.balls import build_index, count_neighbors
+from dpmd_fast.kernels.balls import count_neighbors
+from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.projectors import local_geometry
 from dpmd_fast.kernels.tangents import local_tangents
 
@@ -123,3 +124,13 @@ def test_single_precision_reference(n, D):
     for name, a, b in zip(ref._fields, comp, ref, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
         assert np.asarray(a).dtype == np.asarray(b).dtype
+
+
+def test_records_on_the_sphere_of_radius_h_have_no_weight():
+    # 1 - r^2 / h^2 must be exactly zero there, also where 1 / h^2 is rounded up
+    for h in (7.0, 14.0, 27.0, 49.0):
+        Y = h * np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        index = build_index(Y, h)
+        geometry = local_geometry(index, local_tangents(index, 1)[0], np.zeros((1, 2)), 2.0)
+        assert geometry.counts[0] == 4
+        assert geometry.masses[0] == 0.0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpmd_fast.kernels import tangents
-from dpmd_fast.kernels.balls import build_index
+from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.tangents import covariance_at, local_tangents
 
 EPS = np.finfo(float).eps

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpmd_fast.kernels import tiles
+from dpmd_fast.kernels import lanes, tiles
 from dpmd_fast.kernels.jit import kernel
-from dpmd_fast.kernels.tiles import LANES
+from dpmd_fast.kernels.lanes import LANES
 
 pytestmark = pytest.mark.kernels
 
@@ -33,47 +33,47 @@ def run_multiply(Q, rows, C, Z, width):
 
 @kernel
 def run_dot(A, a0, B, b0, count):
-    return tiles.dot(A, a0, B, b0, count)
+    return lanes.dot(A, a0, B, b0, count)
 
 
 @kernel
 def run_distance(A, a0, B, b0, count):
-    return tiles.square_distance(A, a0, B, b0, count)
+    return lanes.square_distance(A, a0, B, b0, count)
 
 
 @kernel
 def run_double(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-    tiles.masks_double(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
+    lanes.masks_double(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
 
 
 @kernel
 def run_single(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-    tiles.masks_single(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
+    lanes.masks_single(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
 
 
 @kernel
 def run_center(M, m0, ldm, sums, i, j, share, scale, C, ldc):
-    tiles.center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc)
+    lanes.center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc)
 
 
 @kernel
 def run_pack(row, r0, center, scale, panel, p0, stride, groups):
-    tiles.pack(row, r0, center, scale, panel, p0, stride, groups)
+    lanes.pack(row, r0, center, scale, panel, p0, stride, groups)
 
 
 @kernel
 def run_update(A, a0, lda, v, w, x, i, j, stop, y):
-    tiles.update_four(A, a0, lda, v, w, x, i, j, stop, y)
+    lanes.update_four(A, a0, lda, v, w, x, i, j, stop, y)
 
 
 @kernel
 def run_add_multiple(factor, X, x0, Y, y0, count):
-    tiles.add_multiple(factor, X, x0, Y, y0, count)
+    lanes.add_multiple(factor, X, x0, Y, y0, count)
 
 
 @kernel
 def run_bits(word):
-    return tiles.count_ones(word), tiles.count_trailing_zeros(word)
+    return lanes.count_ones(word), lanes.count_trailing_zeros(word)
 
 
 def integers(rng, *shape):

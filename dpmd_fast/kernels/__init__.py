@@ -3,11 +3,13 @@
 ::
 
     jit          compiler flags, cache switch, thread limits
-    tiles        register tiles, bit masks, fixed-order sums (LLVM vectors)
+    lanes        vectors of four doubles: fixed-order sums, bit masks, small moves
       |
-      +-- eigen -------- tridiagonal      top-d eigenvectors: certified iteration, or direct
+      +-- tiles                           register tiles: Gram matrices, symmetric products
+      |     |
+      |     +-- eigen -- tridiagonal      top-d eigenvectors: certified iteration, or direct
       |
-      +-- balls                           exact fixed-radius search: 64-point leaves, bit masks
+      +-- index -- balls                  64-point leaves and sketches; exact fixed-radius search
             |
             +-- tangents                  local PCA at every reference point
             +-- projectors                kernel weights, means, averaged projectors at queries

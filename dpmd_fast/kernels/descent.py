@@ -13,10 +13,11 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import LEAF, BallIndex, find_leaves, half_square, pad_queries, point_mask
+from dpmd_fast.kernels.balls import find_leaves, half_square, point_mask
+from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.lanes import count_ones, count_trailing_zeros, dot, square_distance
 from dpmd_fast.kernels.projectors import power
-from dpmd_fast.kernels.tiles import count_ones, count_trailing_zeros, dot, square_distance
 
 OK, NO_NEIGHBOR, FAILED = 0, 1, 2
 _ARMIJO = 1e-4

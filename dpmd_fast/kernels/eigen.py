@@ -17,7 +17,8 @@ import math
 import numpy as np
 
 from dpmd_fast.kernels.jit import device
-from dpmd_fast.kernels.tiles import dot, multiply_symmetric
+from dpmd_fast.kernels.lanes import dot
+from dpmd_fast.kernels.tiles import multiply_symmetric
 
 JACOBI_MOST = 6
 _TOLERANCE = 1e-11  # on the sine of the largest angle to the dominant subspace

@@ -12,7 +12,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numba
@@ -65,7 +65,7 @@ def threads(n_threads: int | None = None, chunk: int = 0) -> Iterator[int]:
     count = resolve_threads(n_threads)
     before_threads = numba.get_num_threads()
     before_chunk = numba.get_parallel_chunksize()
-    with _single_blas():
+    with _single_blas, _one_at_a_time if _serial_layer() else nullcontext():
         numba.set_num_threads(count)
         numba.set_parallel_chunksize(chunk)
         try:
@@ -75,21 +75,49 @@ def threads(n_threads: int | None = None, chunk: int = 0) -> Iterator[int]:
             numba.set_parallel_chunksize(before_chunk)
 
 
-_nesting = threading.local()
+class _SingleBlas:
+    """BLAS on one thread while at least one block, of any Python thread, asks for it.
+
+    Counted, because limits of overlapping threads would otherwise restore each other's.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._limits: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._limits = _blas().limit(limits=1, user_api="blas")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limits.restore_original_limits()
 
 
-@contextmanager
-def _single_blas() -> Iterator[None]:
-    """BLAS on one thread. Only the outermost block of a thread pays for the call into the libraries."""
-    if getattr(_nesting, "inside", False):
-        yield
-        return
-    with _blas().limit(limits=1, user_api="blas"):
-        _nesting.inside = True
-        try:
-            yield
-        finally:
-            _nesting.inside = False
+_single_blas = _SingleBlas()
+_one_at_a_time = threading.RLock()
+
+
+def _serial_layer() -> bool:
+    """Whether the threading layer cannot serve two Python threads at once, or is not chosen yet."""
+    try:
+        return bool(numba.threading_layer() == "workqueue")
+    except ValueError:
+        return True
+
+
+def _after_fork() -> None:
+    global _single_blas, _one_at_a_time
+    _single_blas, _one_at_a_time = _SingleBlas(), threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @functools.cache

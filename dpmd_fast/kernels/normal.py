@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.tiles import LANES, center_block
+from dpmd_fast.kernels.lanes import LANES, center_block
 
 _LAYERS = 256
 CHUNK = 1 << 15  # variates made from one stretch of the word stream, whatever the number of threads

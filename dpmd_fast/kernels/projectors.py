@@ -13,25 +13,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import (
-    LEAF,
-    BallIndex,
-    find_leaves,
-    half_square,
-    pad_queries,
-    point_mask,
-    sketch_queries,
-)
+from dpmd_fast.kernels.balls import find_leaves, half_square, point_mask
+from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.tiles import (
+from dpmd_fast.kernels.lanes import (
     LANES,
     add_difference,
-    add_gram,
     center_block,
     count_trailing_zeros,
     pack,
     square_distance,
 )
+from dpmd_fast.kernels.tiles import add_gram
 
 _PANEL = 64
 
@@ -86,7 +79,8 @@ def _geometry_of(index, bases, X, points, rests, beta, q, counts, masses, offset
     d, padded = bases.shape[1], bases.shape[2]
     groups = padded // LANES
     n_leaves = len(index.half_norms)
-    share = 1.0 / (index.radius * index.radius)
+    h2 = index.radius * index.radius
+    share = 1.0 / h2
     leaves = np.empty(n_leaves, np.int64)
     words = np.empty(2, np.uint64)
     panel = np.empty((groups, _PANEL, LANES))
@@ -106,7 +100,7 @@ def _geometry_of(index, bases, X, points, rests, beta, q, counts, masses, offset
             row = leaves[f] * LEAF + count_trailing_zeros(word)
             word &= word - one
             count += 1
-            t = 1.0 - share * square_distance(X, q * width, index.rows, row * width, width)
+            t = share * (h2 - square_distance(X, q * width, index.rows, row * width, width))
             if not t > 0.0:
                 continue
             weight = power(t, beta)

@@ -14,28 +14,19 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import (
-    LEAF,
-    BallIndex,
-    find_leaves,
-    half_square,
-    leaf_masks,
-    pad_queries,
-    point_mask,
-    sketch_queries,
-)
+from dpmd_fast.kernels.balls import find_leaves, half_square, leaf_masks, point_mask
 from dpmd_fast.kernels.eigen import arbitrary_start, leading_rows, scratch
+from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.tiles import (
+from dpmd_fast.kernels.lanes import (
     LANES,
-    add_gram,
     center_block,
     count_ones,
     count_trailing_zeros,
     pack,
     square_distance,
-    subtract_gram,
 )
+from dpmd_fast.kernels.tiles import add_gram, subtract_gram
 from dpmd_fast.kernels.tridiagonal import top_subspaces
 
 _PANEL = 64

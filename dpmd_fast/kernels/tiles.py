@@ -1,63 +1,14 @@
-"""Vector micro-kernels: register tiles, bit masks and fixed-order reductions.
-
-Numba's loops reach a third of what two FMA units can do: it may not re-order a sum, and it cannot
-keep a 4 x 12 block of accumulators in registers. These few functions are written one level lower,
-as LLVM vectors of four doubles, so that a sum has one order on every machine, for every thread count.
-
-Each takes contiguous float64 arrays with element offsets (not addresses: the array stays alive for
-the call). With ``NUMBA_DISABLE_JIT=1`` plain NumPy twins of the same name stand in.
-"""
+"""Register tiles: products of packed panels with a 4 x 12 block of accumulators kept in registers."""
 
 from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, device
-
-LANES = 4
-
-_F64 = ir.DoubleType()
-_I64 = ir.IntType(64)
-_I32 = ir.IntType(32)
-_VEC = ir.VectorType(_F64, LANES)
-
-
-def _int(value):
-    return ir.Constant(_I64, value)
-
-
-def _pointer(context, builder, array_type, array, offset):
-    """Pointer to element `offset` of a contiguous array argument."""
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.gep(data, [offset])
-
-
-def _load(builder, pointer):
-    return builder.load(builder.bitcast(pointer, _VEC.as_pointer()), align=8)
-
-
-def _store(builder, value, pointer):
-    builder.store(value, builder.bitcast(pointer, _VEC.as_pointer()), align=8)
-
-
-def _splat(builder, scalar, vector=_VEC):
-    undefined = ir.Constant(vector, ir.Undefined)
-    lane0 = builder.insert_element(undefined, scalar, ir.Constant(_I32, 0))
-    first = ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count)
-    return builder.shuffle_vector(lane0, undefined, first)
-
-
-def _fma(builder, a, b, c):
-    return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
-
-
-def _horizontal_sum(builder, vector):
-    lanes = [builder.extract_element(vector, ir.Constant(_I32, i)) for i in range(LANES)]
-    return builder.fadd(builder.fadd(lanes[0], lanes[2]), builder.fadd(lanes[1], lanes[3]))
+from dpmd_fast.kernels.lanes import I64, LANES, VECTOR, fused, integer, load, pointer_to, splat, store
 
 
 def _make_tile(n_rows, n_groups, negative):
@@ -70,40 +21,40 @@ def _make_tile(n_rows, n_groups, negative):
 
         def codegen(context, builder, signature, args):
             A, a0, sa, ra, B, b0, sb, gb, depth, C, c0, ldc = args
-            pa = _pointer(context, builder, signature.args[0], A, a0)
-            pb = _pointer(context, builder, signature.args[4], B, b0)
-            pc = _pointer(context, builder, signature.args[9], C, c0)
-            rows = [builder.gep(pa, [builder.mul(ra, _int(i))]) for i in range(n_rows)]
-            groups = [builder.gep(pb, [builder.mul(gb, _int(j))]) for j in range(n_groups)]
+            pa = pointer_to(context, builder, signature.args[0], A, a0)
+            pb = pointer_to(context, builder, signature.args[4], B, b0)
+            pc = pointer_to(context, builder, signature.args[9], C, c0)
+            rows = [builder.gep(pa, [builder.mul(ra, integer(i))]) for i in range(n_rows)]
+            groups = [builder.gep(pb, [builder.mul(gb, integer(j))]) for j in range(n_groups)]
             entry = builder.block
             loop = builder.append_basic_block("tile.loop")
             body = builder.append_basic_block("tile.body")
             done = builder.append_basic_block("tile.done")
             builder.branch(loop)
             builder.position_at_end(loop)
-            k = builder.phi(_I64)
-            k.add_incoming(_int(0), entry)
-            sums = [[builder.phi(_VEC) for _ in groups] for _ in rows]
+            k = builder.phi(I64)
+            k.add_incoming(integer(0), entry)
+            sums = [[builder.phi(VECTOR) for _ in groups] for _ in rows]
             for row in sums:
                 for cell in row:
-                    cell.add_incoming(ir.Constant(_VEC, [0.0] * LANES), entry)
+                    cell.add_incoming(ir.Constant(VECTOR, [0.0] * LANES), entry)
             builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
             builder.position_at_end(body)
             ka, kb = builder.mul(k, sa), builder.mul(k, sb)
-            right = [_load(builder, builder.gep(g, [kb])) for g in groups]
+            right = [load(builder, builder.gep(g, [kb])) for g in groups]
             for i, row in enumerate(rows):
-                left = _splat(builder, builder.load(builder.gep(row, [ka])))
+                left = splat(builder, builder.load(builder.gep(row, [ka])))
                 for j in range(n_groups):
-                    sums[i][j].add_incoming(_fma(builder, left, right[j], sums[i][j]), body)
-            k.add_incoming(builder.add(k, _int(1)), body)
+                    sums[i][j].add_incoming(fused(builder, left, right[j], sums[i][j]), body)
+            k.add_incoming(builder.add(k, integer(1)), body)
             builder.branch(loop)
             builder.position_at_end(done)
             for i in range(n_rows):
-                target = builder.gep(pc, [builder.mul(ldc, _int(i))])
+                target = builder.gep(pc, [builder.mul(ldc, integer(i))])
                 for j in range(n_groups):
-                    cell = builder.gep(target, [_int(LANES * j)])
+                    cell = builder.gep(target, [integer(LANES * j)])
                     combine = builder.fsub if negative else builder.fadd
-                    _store(builder, combine(_load(builder, cell), sums[i][j]), cell)
+                    store(builder, combine(load(builder, cell), sums[i][j]), cell)
             return context.get_dummy_value()
 
         return sig, codegen
@@ -124,370 +75,6 @@ _t41, _t42, _t43 = (_make_tile(4, j, False) for j in (1, 2, 3))
 _n41, _n42, _n43 = (_make_tile(4, j, True) for j in (1, 2, 3))
 _t11, _t13 = (_make_tile(1, j, False) for j in (1, 3))
 _t21, _t23 = (_make_tile(2, j, False) for j in (1, 3))
-
-
-@intrinsic
-def _dot(typingctx, A, a0, B, b0, count):
-    sig = types.float64(A, types.int64, B, types.int64, types.int64)
-
-    def codegen(context, builder, signature, args):
-        return _reduce(context, builder, signature, args, difference=False)
-
-    return sig, codegen
-
-
-@intrinsic
-def _square_distance(typingctx, A, a0, B, b0, count):
-    sig = types.float64(A, types.int64, B, types.int64, types.int64)
-
-    def codegen(context, builder, signature, args):
-        return _reduce(context, builder, signature, args, difference=True)
-
-    return sig, codegen
-
-
-def _reduce(context, builder, signature, args, difference):
-    """Sum of products (or squared differences) over `count` elements, a multiple of four."""
-    A, a0, B, b0, count = args
-    pa = _pointer(context, builder, signature.args[0], A, a0)
-    pb = _pointer(context, builder, signature.args[2], B, b0)
-    zero = ir.Constant(_VEC, [0.0] * LANES)
-    total = cgutils.alloca_once_value(builder, zero)
-    even = builder.and_(count, _int(~7))
-
-    def term(offset):
-        a, b = _load(builder, builder.gep(pa, [offset])), _load(builder, builder.gep(pb, [offset]))
-        if difference:
-            a = b = builder.fsub(a, b)
-        return a, b
-
-    second = cgutils.alloca_once_value(builder, zero)
-    with cgutils.for_range_slice(builder, _int(0), even, _int(8), intp=_I64) as (i, _):
-        a, b = term(i)
-        builder.store(_fma(builder, a, b, builder.load(total)), total)
-        a, b = term(builder.add(i, _int(4)))
-        builder.store(_fma(builder, a, b, builder.load(second)), second)
-    with cgutils.for_range_slice(builder, even, count, _int(4), intp=_I64) as (i, _):
-        a, b = term(i)
-        builder.store(_fma(builder, a, b, builder.load(total)), total)
-    return _horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
-
-
-def _make_masks(element, lanes):
-    """Two 64-bit words for one query against a leaf of 64 points.
-
-    With p_j = sum_k x[x0 + k] B[b0 + 64 k + j] + half_norms[h0 + j] and q_j = rest * rests[h0 + j]:
-    bit j of out[0] is p_j + q_j >= maybe, bit j of out[1] is p_j - q_j >= inside.
-    """
-    vector = ir.VectorType(element, lanes)
-    n_groups = 8
-
-    def load(builder, pointer, offset):
-        at = builder.bitcast(builder.gep(pointer, [offset]), vector.as_pointer())
-        return builder.load(at, align=8 if element is _F64 else 4)
-
-    @intrinsic
-    def masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-        i64, f64 = types.int64, types.float64
-        sig = types.void(x, i64, B, i64, i64, half_norms, rests, i64, f64, f64, f64, out)
-
-        def codegen(context, builder, signature, args):
-            x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out = args
-            px = _pointer(context, builder, signature.args[0], x, x0)
-            pb = _pointer(context, builder, signature.args[2], B, b0)
-            ph = _pointer(context, builder, signature.args[5], half_norms, h0)
-            pr = _pointer(context, builder, signature.args[6], rests, h0)
-            words = _pointer(context, builder, signature.args[11], out, _int(0))
-            if element is not _F64:
-                rest, maybe, inside = (builder.fptrunc(value, element) for value in (rest, maybe, inside))
-            rest, maybe, inside = (_splat(builder, value, vector) for value in (rest, maybe, inside))
-            near_word = sure_word = _int(0)
-            for first in range(0, 64, lanes * n_groups):
-                start = [load(builder, ph, _int(first + lanes * j)) for j in range(n_groups)]
-                entry = builder.block
-                loop = builder.append_basic_block("masks.loop")
-                body = builder.append_basic_block("masks.body")
-                done = builder.append_basic_block("masks.done")
-                builder.branch(loop)
-                builder.position_at_end(loop)
-                k = builder.phi(_I64)
-                k.add_incoming(_int(0), entry)
-                sums = [builder.phi(vector) for _ in range(n_groups)]
-                for j in range(n_groups):
-                    sums[j].add_incoming(start[j], entry)
-                builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
-                builder.position_at_end(body)
-                scalar = _splat(builder, builder.load(builder.gep(px, [k])), vector)
-                row = builder.gep(pb, [builder.add(builder.mul(k, _int(64)), _int(first))])
-                for j in range(n_groups):
-                    product = _fma(builder, scalar, load(builder, row, _int(lanes * j)), sums[j])
-                    sums[j].add_incoming(product, body)
-                k.add_incoming(builder.add(k, _int(1)), body)
-                builder.branch(loop)
-                builder.position_at_end(done)
-                for j in range(n_groups):
-                    at = first + lanes * j
-                    cross = builder.fmul(rest, load(builder, pr, _int(at)))
-                    near = builder.fcmp_ordered(">=", builder.fadd(sums[j], cross), maybe)
-                    sure = builder.fcmp_ordered(">=", builder.fsub(sums[j], cross), inside)
-                    bits = [
-                        builder.zext(builder.bitcast(hit, ir.IntType(lanes)), _I64) for hit in (near, sure)
-                    ]
-                    near_word = builder.or_(near_word, builder.shl(bits[0], _int(at)))
-                    sure_word = builder.or_(sure_word, builder.shl(bits[1], _int(at)))
-            builder.store(near_word, words)
-            builder.store(sure_word, builder.gep(words, [_int(1)]))
-            return context.get_dummy_value()
-
-        return sig, codegen
-
-    def plain_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-        columns = B.reshape(-1)[b0 : b0 + 64 * depth].reshape(depth, 64)
-        p = x.reshape(-1)[x0 : x0 + depth] @ columns + half_norms.reshape(-1)[h0 : h0 + 64]
-        q = p.dtype.type(rest) * rests.reshape(-1)[h0 : h0 + 64]
-        out[0] = sum(1 << j for j in range(64) if p[j] + q[j] >= p.dtype.type(maybe))
-        out[1] = sum(1 << j for j in range(64) if p[j] - q[j] >= p.dtype.type(inside))
-
-    return plain_masks if JIT_DISABLED else masks
-
-
-masks_double = _make_masks(_F64, 4)
-masks_single = _make_masks(ir.FloatType(), 8)
-
-
-@intrinsic
-def _center_block(typingctx, M, m0, ldm, sums, i, j, share, scale, C, ldc):
-    """4 x 4 block: C[i.., j..] = scale (M - share sums_i sums_j), and its transpose at C[j.., i..]."""
-    f64, i64 = types.float64, types.int64
-    sig = types.void(M, i64, i64, sums, i64, i64, f64, f64, C, i64)
-
-    def codegen(context, builder, signature, args):
-        M, m0, ldm, sums, i, j, share, scale, C, ldc = args
-        pm = _pointer(context, builder, signature.args[0], M, m0)
-        right = _load(builder, _pointer(context, builder, signature.args[3], sums, j))
-        pi = _pointer(context, builder, signature.args[3], sums, i)
-        factor = _splat(builder, scale)
-        rows = []
-        for r in range(LANES):
-            left = builder.fmul(share, builder.load(builder.gep(pi, [_int(r)])))
-            value = _load(builder, builder.gep(pm, [builder.mul(ldm, _int(r))]))
-            rows.append(builder.fmul(factor, builder.fsub(value, builder.fmul(_splat(builder, left), right))))
-        upper = _pointer(context, builder, signature.args[8], C, builder.add(builder.mul(i, ldc), j))
-        lower = _pointer(context, builder, signature.args[8], C, builder.add(builder.mul(j, ldc), i))
-
-        def pick(a, b, lanes):
-            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, LANES), lanes))
-
-        low01, high01 = pick(rows[0], rows[1], [0, 4, 2, 6]), pick(rows[0], rows[1], [1, 5, 3, 7])
-        low23, high23 = pick(rows[2], rows[3], [0, 4, 2, 6]), pick(rows[2], rows[3], [1, 5, 3, 7])
-        turned = [
-            pick(low01, low23, [0, 1, 4, 5]),
-            pick(high01, high23, [0, 1, 4, 5]),
-            pick(low01, low23, [2, 3, 6, 7]),
-            pick(high01, high23, [2, 3, 6, 7]),
-        ]
-        for r in range(LANES):
-            _store(builder, turned[r], builder.gep(lower, [builder.mul(ldc, _int(r))]))
-        for r in range(LANES):
-            _store(builder, rows[r], builder.gep(upper, [builder.mul(ldc, _int(r))]))
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@intrinsic
-def _pack(typingctx, row, r0, center, scale, panel, p0, stride, groups):
-    """panel[p0 + g stride + l] = scale (row[r0 + 4g + l] - center[4g + l]), g < groups."""
-    i64 = types.int64
-    sig = types.void(row, i64, center, types.float64, panel, i64, i64, i64)
-
-    def codegen(context, builder, signature, args):
-        row, r0, center, scale, panel, p0, stride, groups = args
-        source = _pointer(context, builder, signature.args[0], row, r0)
-        middle = _pointer(context, builder, signature.args[2], center, _int(0))
-        target = _pointer(context, builder, signature.args[4], panel, p0)
-        factor = _splat(builder, scale)
-        with cgutils.for_range(builder, groups, intp=_I64) as loop:
-            at = builder.mul(loop.index, _int(LANES))
-            value = builder.fsub(
-                _load(builder, builder.gep(source, [at])), _load(builder, builder.gep(middle, [at]))
-            )
-            _store(
-                builder, builder.fmul(factor, value), builder.gep(target, [builder.mul(loop.index, stride)])
-            )
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@intrinsic
-def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
-    """Four rows from i: A[r, j:stop] -= v_r w + w_r v; then y[r] = A[r, j:stop] . x[j:stop].
-
-    `a0` is the element A[i, 0]; j and stop are multiples of four.
-    """
-    i64 = types.int64
-    sig = types.void(A, i64, i64, v, w, x, i64, i64, i64, y)
-
-    def codegen(context, builder, signature, args):
-        A, a0, lda, v, w, x, i, j, stop, y = args
-        pa = _pointer(context, builder, signature.args[0], A, a0)
-        pv = _pointer(context, builder, signature.args[3], v, _int(0))
-        pw = _pointer(context, builder, signature.args[4], w, _int(0))
-        px = _pointer(context, builder, signature.args[5], x, _int(0))
-        py = _pointer(context, builder, signature.args[9], y, i)
-        zero = ir.Constant(_VEC, [0.0] * LANES)
-        rows = [builder.gep(pa, [builder.mul(lda, _int(r))]) for r in range(4)]
-        negated = []
-        for source in (pv, pw):
-            at = [builder.load(builder.gep(source, [builder.add(i, _int(r))])) for r in range(4)]
-            negated.append([_splat(builder, builder.fsub(ir.Constant(_F64, 0.0), value)) for value in at])
-        entry = builder.block
-        loop = builder.append_basic_block("four.loop")
-        body = builder.append_basic_block("four.body")
-        done = builder.append_basic_block("four.done")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        k = builder.phi(_I64)
-        k.add_incoming(j, entry)
-        sums = [builder.phi(_VEC) for _ in range(4)]
-        for total in sums:
-            total.add_incoming(zero, entry)
-        builder.cbranch(builder.icmp_signed("<", k, stop), body, done)
-        builder.position_at_end(body)
-        vk, wk, xk = (_load(builder, builder.gep(source, [k])) for source in (pv, pw, px))
-        for r in range(4):
-            cell = builder.gep(rows[r], [k])
-            value = _fma(builder, negated[0][r], wk, _load(builder, cell))
-            value = _fma(builder, negated[1][r], vk, value)
-            _store(builder, value, cell)
-            sums[r].add_incoming(_fma(builder, value, xk, sums[r]), body)
-        k.add_incoming(builder.add(k, _int(LANES)), body)
-        builder.branch(loop)
-        builder.position_at_end(done)
-        for r in range(4):
-            builder.store(_horizontal_sum(builder, sums[r]), builder.gep(py, [_int(r)]))
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@intrinsic
-def _add_multiple(typingctx, factor, X, x0, Y, y0, count):
-    """Y[y0 + i] += factor X[x0 + i], i < count, a multiple of four."""
-    i64 = types.int64
-    sig = types.void(types.float64, X, i64, Y, i64, i64)
-
-    def codegen(context, builder, signature, args):
-        factor, X, x0, Y, y0, count = args
-        px = _pointer(context, builder, signature.args[1], X, x0)
-        py = _pointer(context, builder, signature.args[3], Y, y0)
-        alpha = _splat(builder, factor)
-        with cgutils.for_range_slice(builder, _int(0), count, _int(LANES), intp=_I64) as (i, _):
-            cell = builder.gep(py, [i])
-            _store(
-                builder,
-                _fma(builder, alpha, _load(builder, builder.gep(px, [i])), _load(builder, cell)),
-                cell,
-            )
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@intrinsic
-def _add_difference(typingctx, factor, X, x0, Y, y0, out, count):
-    """out[i] += factor (X[x0 + i] - Y[y0 + i]), i < count, a multiple of four."""
-    i64 = types.int64
-    sig = types.void(types.float64, X, i64, Y, i64, out, i64)
-
-    def codegen(context, builder, signature, args):
-        factor, X, x0, Y, y0, out, count = args
-        px = _pointer(context, builder, signature.args[1], X, x0)
-        py = _pointer(context, builder, signature.args[3], Y, y0)
-        target = _pointer(context, builder, signature.args[5], out, _int(0))
-        alpha = _splat(builder, factor)
-        with cgutils.for_range_slice(builder, _int(0), count, _int(LANES), intp=_I64) as (i, _):
-            cell = builder.gep(target, [i])
-            gap = builder.fsub(_load(builder, builder.gep(px, [i])), _load(builder, builder.gep(py, [i])))
-            _store(builder, _fma(builder, alpha, gap, _load(builder, cell)), cell)
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@intrinsic
-def _count_trailing_zeros(typingctx, word):
-    def codegen(context, builder, signature, args):
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), codegen
-
-
-@intrinsic
-def _count_ones(typingctx, word):
-    def codegen(context, builder, signature, args):
-        return builder.ctpop(args[0])
-
-    return types.int64(types.uint64), codegen
-
-
-def _plain_dot(A, a0, B, b0, count):
-    return float(np.dot(A.reshape(-1)[a0 : a0 + count], B.reshape(-1)[b0 : b0 + count]))
-
-
-def _plain_square_distance(A, a0, B, b0, count):
-    gap = A.reshape(-1)[a0 : a0 + count] - B.reshape(-1)[b0 : b0 + count]
-    return float(np.dot(gap, gap))
-
-
-def _plain_center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc):
-    block = M.reshape(-1)[m0 + ldm * np.arange(LANES)[:, None] + np.arange(LANES)]
-    block = scale * (block - share * np.outer(sums[i : i + LANES], sums[j : j + LANES]))
-    C[j : j + LANES, i : i + LANES] = block.T
-    C[i : i + LANES, j : j + LANES] = block
-
-
-def _plain_pack(row, r0, center, scale, panel, p0, stride, groups):
-    source, target = row.reshape(-1), panel.reshape(-1)
-    for g in range(groups):
-        part = source[r0 + LANES * g : r0 + LANES * (g + 1)] - center[LANES * g : LANES * (g + 1)]
-        target[p0 + g * stride : p0 + g * stride + LANES] = scale * part
-
-
-def _plain_update_four(A, a0, lda, v, w, x, i, j, stop, y):
-    flat = A.reshape(-1)
-    for r in range(4):
-        cells = slice(a0 + r * lda + j, a0 + r * lda + stop)
-        flat[cells] -= v[i + r] * w[j:stop] + w[i + r] * v[j:stop]
-        y[i + r] = flat[cells] @ x[j:stop]
-
-
-def _plain_add_multiple(factor, X, x0, Y, y0, count):
-    Y.reshape(-1)[y0 : y0 + count] += factor * X.reshape(-1)[x0 : x0 + count]
-
-
-def _plain_add_difference(factor, X, x0, Y, y0, out, count):
-    out[:count] += factor * (X.reshape(-1)[x0 : x0 + count] - Y.reshape(-1)[y0 : y0 + count])
-
-
-def _plain_count_trailing_zeros(word):
-    return (int(word) & -int(word)).bit_length() - 1
-
-
-def _plain_count_ones(word):
-    return int(word).bit_count()
-
-
-dot = _plain_dot if JIT_DISABLED else _dot
-square_distance = _plain_square_distance if JIT_DISABLED else _square_distance
-center_block = _plain_center_block if JIT_DISABLED else _center_block
-pack = _plain_pack if JIT_DISABLED else _pack
-update_four = _plain_update_four if JIT_DISABLED else _update_four
-add_multiple = _plain_add_multiple if JIT_DISABLED else _add_multiple
-add_difference = _plain_add_difference if JIT_DISABLED else _add_difference
-count_trailing_zeros = _plain_count_trailing_zeros if JIT_DISABLED else _count_trailing_zeros
-count_ones = _plain_count_ones if JIT_DISABLED else _count_ones
 
 
 @device

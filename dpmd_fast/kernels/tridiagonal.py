@@ -12,7 +12,8 @@ import numpy as np
 
 from dpmd_fast.kernels.eigen import arbitrary_start, leading_rows, orthonormalize, scratch
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.tiles import add_multiple, dot, multiply_symmetric, update_four
+from dpmd_fast.kernels.lanes import add_multiple, dot, update_four
+from dpmd_fast.kernels.tiles import multiply_symmetric
 
 _SECTIONS = 16
 _COLD = 3  # unchecked multiplications before a matrix is asked whether it has a gap

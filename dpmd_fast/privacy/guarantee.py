@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_mu
 from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 
 Adjacency: TypeAlias = Literal["replace-one", "add-remove"]
 Holds: TypeAlias = Literal["unconditional", "conditional", "not private"]
@@ -84,6 +85,7 @@ def paper_guarantee(
     adjacency: Adjacency = "replace-one",
     lemma: Literal[1, 2],
     basic_composition: bool = False,
+    lost_in_rounding: bool = False,
     released: str = "the released result",
 ) -> Guarantee:
     """Guarantee of the paper's route: Lemma 1 for Algorithm 1, Lemma 2 for Algorithm 2.
@@ -106,6 +108,8 @@ def paper_guarantee(
         Which sensitivity bound was used.
     basic_composition : bool
         Whether each query had (epsilon/m, delta/m) of its own (schedule "per-query").
+    lost_in_rounding : bool
+        Whether the noise is smaller than the rounding of what it should hide.
     released : str
         What was released, as it should read in the statement.
     """
@@ -128,6 +132,12 @@ def paper_guarantee(
             f"Not private: the seed makes the noise of {released} reproducible, so whoever knows or guesses "
             f"the seed can subtract it; without a seed the run would claim {claim} if {premise}."
         )
+    elif lost_in_rounding:
+        holds = "not private"
+        statement = (
+            f"Not private: the paper's bound has units, and at h = {h:g} and d = {dim} the noise it asks "
+            f"for is below the rounding of {released}, which hides nothing; rescale the data."
+        )
     else:
         holds = "conditional"
         statement = (
@@ -149,15 +159,10 @@ def paper_guarantee(
 
 
 def _paper_bounds(n: int, dim: int, h: float, constant: float, lemma: int) -> str:
-    try:
-        mean = constant / n * h ** (1 - dim)
-    except OverflowError:
-        mean = math.inf
-    projector = mean / h
-    if projector == math.inf:
-        raise ValueError(f"bandwidth = {h!r}: C/(n h^d) overflows for d = {dim}; must be larger")
-    bounds = f"Delta_P = C/(n h^d) = {projector:.4g}"
-    return bounds if lemma == 1 else f"{bounds} and Delta_m = C/(n h^(d-1)) = {mean:.4g}"
+    bounds = f"Delta_P = C/(n h^d) = {projector_bound(n, dim, h, constant):.4g}"
+    if lemma == 1:
+        return bounds
+    return f"{bounds} and Delta_m = C/(n h^(d-1)) = {mean_bound(n, dim, h, constant):.4g}"
 
 
 def _model_conditions(n: int, dim: int, h: float, lemma: int) -> tuple[str, str]:
@@ -175,6 +180,7 @@ def _model_conditions(n: int, dim: int, h: float, lemma: int) -> tuple[str, str]
 
 
 _UNCOVERED = (
+    "Only this run is covered: another run on the same reference spends anew, and the sum is not kept here.",
     "The bound has units: rescaling the data changes the noise relative to the data, and with h above 1 and "
     "a large d there is almost none.",
     "Choices that depend on the records and that no budget pays for are not covered: the no_neighbor test "

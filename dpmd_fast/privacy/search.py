@@ -92,13 +92,12 @@ def empirical_sensitivity(
         inside = np.einsum("ij,ij->i", reference[near] - x, reference[near] - x) <= h * h
         if inside.sum() < d + 2:
             continue
-        spot = _Spot(reference[near], inside, x, h, d, exponent, threads)
+        spot = _Spot(reference[near], inside, x, h, d, exponent, threads, unseen=len(near) < n)
         for changes, record, replacement in spot.search(most, rng):
             best = np.maximum(best, changes)
             constant = float(np.max(changes[:2] / scale[:2]))
             if worst is None or constant > worst[0]:
-                # a record that the ball does not see: the first row outside, or else the last
-                row = int(near[record]) if record >= 0 else _unseen(n, near)
+                row = int(near[record]) if record >= 0 else int(np.setdiff1d(np.arange(n), near)[0])
                 worst = (constant, q, row, replacement)
     if worst is None:
         raise ValueError("z: no point has dim + 2 records within the bandwidth; nothing to measure")
@@ -117,11 +116,6 @@ def empirical_sensitivity(
     )
 
 
-def _unseen(n: int, near: NDArray[np.intp]) -> int:
-    outside = np.setdiff1d(np.arange(n), near)
-    return int(outside[0]) if len(outside) else n - 1
-
-
 class _Spot:
     """One query point and the records within two radii of it: nothing else can matter there."""
 
@@ -134,7 +128,9 @@ class _Spot:
         d: int,
         beta: float,
         n_threads: int | None,
+        unseen: bool,
     ) -> None:
+        self.unseen = unseen  # whether a record is out of sight, to be replaced without being missed
         self.Y, self.x, self.h, self.d, self.beta, self.n_threads = Y, x, h, d, beta, n_threads
         self.inside = np.flatnonzero(inside)
         self.ball = Y[self.inside]
@@ -173,7 +169,7 @@ class _Spot:
         tried = []
         for step in range(most):
             length = self.h * 0.3 * 0.02 ** (step / most)
-            record = best[1] if step % 3 else int(rng.integers(-1, len(self.ball)))
+            record = best[1] if step % 3 else int(rng.integers(-1 if self.unseen else 0, len(self.ball)))
             trial = self._carry_out(record, best[2] + length * rng.normal(size=len(self.x)))
             tried.append(trial)
             if trial[0][which] > best[0][which]:
@@ -194,7 +190,7 @@ class _Spot:
         far = np.linalg.norm(self.ball - self.ball.mean(axis=0), axis=1)
         half = _REMOVED // 2
         chosen = np.concatenate([np.argsort(-pull)[:half], np.argsort(-far)[:half]])
-        return np.concatenate([[-1], np.unique(chosen)])
+        return np.concatenate([[-1] if self.unseen else [], np.unique(chosen)]).astype(np.intp)
 
     def _replacements(self, rng: np.random.Generator) -> Floats:
         """Points of the ball on many rays, and one far outside."""

@@ -6,12 +6,27 @@ C that a given data set needs.
 
 from __future__ import annotations
 
+import math
+
 
 def projector_bound(n: int, dim: int, bandwidth: float, constant: float) -> float:
     """Delta_P = C / (n h^d), for the projector of Lemma 1 and the averaged projector of Lemma 2."""
-    return constant / (n * bandwidth**dim)
+    return _bound(n, dim, bandwidth, constant, dim)
 
 
 def mean_bound(n: int, dim: int, bandwidth: float, constant: float) -> float:
     """Delta_m = C / (n h^(d-1)), for the weighted mean of Lemma 2."""
-    return constant / (n * bandwidth ** (dim - 1))
+    return _bound(n, dim, bandwidth, constant, dim - 1)
+
+
+def _bound(n: int, dim: int, bandwidth: float, constant: float, power: int) -> float:
+    try:
+        bound = constant / n * bandwidth**-power
+    except OverflowError:
+        bound = math.inf
+    if not 0.0 < bound < math.inf:
+        raise ValueError(
+            f"bandwidth = {bandwidth!r}: C / (n h^{power}) is {bound!r} in floating point for dim = {dim}; "
+            "rescale the data so that the bandwidth is nearer to 1"
+        )
+    return bound

@@ -1,0 +1,422 @@
+"""Vector micro-kernels: fixed-order reductions, bit masks and small moves, on LLVM vectors of four doubles.
+
+Numba may not re-order a sum, so its loops reach a third of what two FMA units can do. These functions
+are written one level lower, so that a sum is fast and has one order on every machine, for every thread
+count. Each takes contiguous float64 arrays with element offsets (not addresses: the array stays alive
+for the call). With ``NUMBA_DISABLE_JIT=1`` plain NumPy twins of the same name stand in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from dpmd_fast.kernels.jit import JIT_DISABLED
+
+LANES = 4
+
+F64 = ir.DoubleType()
+I64 = ir.IntType(64)
+I32 = ir.IntType(32)
+VECTOR = ir.VectorType(F64, LANES)
+
+
+def integer(value):
+    return ir.Constant(I64, value)
+
+
+def pointer_to(context, builder, array_type, array, offset):
+    """Pointer to element `offset` of a contiguous array argument."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [offset])
+
+
+def load(builder, pointer):
+    return builder.load(builder.bitcast(pointer, VECTOR.as_pointer()), align=8)
+
+
+def store(builder, value, pointer):
+    builder.store(value, builder.bitcast(pointer, VECTOR.as_pointer()), align=8)
+
+
+def splat(builder, scalar, vector=VECTOR):
+    undefined = ir.Constant(vector, ir.Undefined)
+    lane0 = builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
+    first = ir.Constant(ir.VectorType(I32, vector.count), [0] * vector.count)
+    return builder.shuffle_vector(lane0, undefined, first)
+
+
+def fused(builder, a, b, c):
+    return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
+
+
+def _horizontal_sum(builder, vector):
+    lanes = [builder.extract_element(vector, ir.Constant(I32, i)) for i in range(LANES)]
+    return builder.fadd(builder.fadd(lanes[0], lanes[2]), builder.fadd(lanes[1], lanes[3]))
+
+
+@intrinsic
+def _dot(typingctx, A, a0, B, b0, count):
+    sig = types.float64(A, types.int64, B, types.int64, types.int64)
+
+    def codegen(context, builder, signature, args):
+        return _reduce(context, builder, signature, args, difference=False)
+
+    return sig, codegen
+
+
+@intrinsic
+def _square_distance(typingctx, A, a0, B, b0, count):
+    sig = types.float64(A, types.int64, B, types.int64, types.int64)
+
+    def codegen(context, builder, signature, args):
+        return _reduce(context, builder, signature, args, difference=True)
+
+    return sig, codegen
+
+
+def _reduce(context, builder, signature, args, difference):
+    """Sum of products (or squared differences) over `count` elements, a multiple of four."""
+    A, a0, B, b0, count = args
+    pa = pointer_to(context, builder, signature.args[0], A, a0)
+    pb = pointer_to(context, builder, signature.args[2], B, b0)
+    zero = ir.Constant(VECTOR, [0.0] * LANES)
+    total = cgutils.alloca_once_value(builder, zero)
+    even = builder.and_(count, integer(~7))
+
+    def term(offset):
+        a, b = load(builder, builder.gep(pa, [offset])), load(builder, builder.gep(pb, [offset]))
+        if difference:
+            a = b = builder.fsub(a, b)
+        return a, b
+
+    second = cgutils.alloca_once_value(builder, zero)
+    with cgutils.for_range_slice(builder, integer(0), even, integer(8), intp=I64) as (i, _):
+        a, b = term(i)
+        builder.store(fused(builder, a, b, builder.load(total)), total)
+        a, b = term(builder.add(i, integer(4)))
+        builder.store(fused(builder, a, b, builder.load(second)), second)
+    with cgutils.for_range_slice(builder, even, count, integer(4), intp=I64) as (i, _):
+        a, b = term(i)
+        builder.store(fused(builder, a, b, builder.load(total)), total)
+    return _horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
+
+
+def _make_masks(element, lanes):
+    """Two 64-bit words for one query against a leaf of 64 points.
+
+    With p_j = sum_k x[x0 + k] B[b0 + 64 k + j] + half_norms[h0 + j] and q_j = rest * rests[h0 + j]:
+    bit j of out[0] is p_j + q_j >= maybe, bit j of out[1] is p_j - q_j >= inside.
+    """
+    vector = ir.VectorType(element, lanes)
+    n_groups = 8
+
+    def fetch(builder, pointer, offset):
+        at = builder.bitcast(builder.gep(pointer, [offset]), vector.as_pointer())
+        return builder.load(at, align=8 if element is F64 else 4)
+
+    @intrinsic
+    def masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
+        i64, f64 = types.int64, types.float64
+        sig = types.void(x, i64, B, i64, i64, half_norms, rests, i64, f64, f64, f64, out)
+
+        def codegen(context, builder, signature, args):
+            x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out = args
+            px = pointer_to(context, builder, signature.args[0], x, x0)
+            pb = pointer_to(context, builder, signature.args[2], B, b0)
+            ph = pointer_to(context, builder, signature.args[5], half_norms, h0)
+            pr = pointer_to(context, builder, signature.args[6], rests, h0)
+            words = pointer_to(context, builder, signature.args[11], out, integer(0))
+            if element is not F64:
+                rest, maybe, inside = (builder.fptrunc(value, element) for value in (rest, maybe, inside))
+            rest, maybe, inside = (splat(builder, value, vector) for value in (rest, maybe, inside))
+            near_word = sure_word = integer(0)
+            for first in range(0, 64, lanes * n_groups):
+                start = [fetch(builder, ph, integer(first + lanes * j)) for j in range(n_groups)]
+                entry = builder.block
+                loop = builder.append_basic_block("masks.loop")
+                body = builder.append_basic_block("masks.body")
+                done = builder.append_basic_block("masks.done")
+                builder.branch(loop)
+                builder.position_at_end(loop)
+                k = builder.phi(I64)
+                k.add_incoming(integer(0), entry)
+                sums = [builder.phi(vector) for _ in range(n_groups)]
+                for j in range(n_groups):
+                    sums[j].add_incoming(start[j], entry)
+                builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
+                builder.position_at_end(body)
+                scalar = splat(builder, builder.load(builder.gep(px, [k])), vector)
+                row = builder.gep(pb, [builder.add(builder.mul(k, integer(64)), integer(first))])
+                for j in range(n_groups):
+                    product = fused(builder, scalar, fetch(builder, row, integer(lanes * j)), sums[j])
+                    sums[j].add_incoming(product, body)
+                k.add_incoming(builder.add(k, integer(1)), body)
+                builder.branch(loop)
+                builder.position_at_end(done)
+                for j in range(n_groups):
+                    at = first + lanes * j
+                    cross = builder.fmul(rest, fetch(builder, pr, integer(at)))
+                    near = builder.fcmp_ordered(">=", builder.fadd(sums[j], cross), maybe)
+                    sure = builder.fcmp_ordered(">=", builder.fsub(sums[j], cross), inside)
+                    bits = [
+                        builder.zext(builder.bitcast(hit, ir.IntType(lanes)), I64) for hit in (near, sure)
+                    ]
+                    near_word = builder.or_(near_word, builder.shl(bits[0], integer(at)))
+                    sure_word = builder.or_(sure_word, builder.shl(bits[1], integer(at)))
+            builder.store(near_word, words)
+            builder.store(sure_word, builder.gep(words, [integer(1)]))
+            return context.get_dummy_value()
+
+        return sig, codegen
+
+    def plain_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
+        columns = B.reshape(-1)[b0 : b0 + 64 * depth].reshape(depth, 64)
+        p = x.reshape(-1)[x0 : x0 + depth] @ columns + half_norms.reshape(-1)[h0 : h0 + 64]
+        q = p.dtype.type(rest) * rests.reshape(-1)[h0 : h0 + 64]
+        out[0] = sum(1 << j for j in range(64) if p[j] + q[j] >= p.dtype.type(maybe))
+        out[1] = sum(1 << j for j in range(64) if p[j] - q[j] >= p.dtype.type(inside))
+
+    return plain_masks if JIT_DISABLED else masks
+
+
+masks_double = _make_masks(F64, 4)
+masks_single = _make_masks(ir.FloatType(), 8)
+
+
+@intrinsic
+def _center_block(typingctx, M, m0, ldm, sums, i, j, share, scale, C, ldc):
+    """4 x 4 block: C[i.., j..] = scale (M - share sums_i sums_j), and its transpose at C[j.., i..]."""
+    f64, i64 = types.float64, types.int64
+    sig = types.void(M, i64, i64, sums, i64, i64, f64, f64, C, i64)
+
+    def codegen(context, builder, signature, args):
+        M, m0, ldm, sums, i, j, share, scale, C, ldc = args
+        pm = pointer_to(context, builder, signature.args[0], M, m0)
+        right = load(builder, pointer_to(context, builder, signature.args[3], sums, j))
+        pi = pointer_to(context, builder, signature.args[3], sums, i)
+        factor = splat(builder, scale)
+        rows = []
+        for r in range(LANES):
+            left = builder.fmul(share, builder.load(builder.gep(pi, [integer(r)])))
+            value = load(builder, builder.gep(pm, [builder.mul(ldm, integer(r))]))
+            rows.append(builder.fmul(factor, builder.fsub(value, builder.fmul(splat(builder, left), right))))
+        upper = pointer_to(context, builder, signature.args[8], C, builder.add(builder.mul(i, ldc), j))
+        lower = pointer_to(context, builder, signature.args[8], C, builder.add(builder.mul(j, ldc), i))
+
+        def pick(a, b, lanes):
+            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, LANES), lanes))
+
+        low01, high01 = pick(rows[0], rows[1], [0, 4, 2, 6]), pick(rows[0], rows[1], [1, 5, 3, 7])
+        low23, high23 = pick(rows[2], rows[3], [0, 4, 2, 6]), pick(rows[2], rows[3], [1, 5, 3, 7])
+        turned = [
+            pick(low01, low23, [0, 1, 4, 5]),
+            pick(high01, high23, [0, 1, 4, 5]),
+            pick(low01, low23, [2, 3, 6, 7]),
+            pick(high01, high23, [2, 3, 6, 7]),
+        ]
+        for r in range(LANES):
+            store(builder, turned[r], builder.gep(lower, [builder.mul(ldc, integer(r))]))
+        for r in range(LANES):
+            store(builder, rows[r], builder.gep(upper, [builder.mul(ldc, integer(r))]))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def _pack(typingctx, row, r0, center, scale, panel, p0, stride, groups):
+    """panel[p0 + g stride + l] = scale (row[r0 + 4g + l] - center[4g + l]), g < groups."""
+    i64 = types.int64
+    sig = types.void(row, i64, center, types.float64, panel, i64, i64, i64)
+
+    def codegen(context, builder, signature, args):
+        row, r0, center, scale, panel, p0, stride, groups = args
+        source = pointer_to(context, builder, signature.args[0], row, r0)
+        middle = pointer_to(context, builder, signature.args[2], center, integer(0))
+        target = pointer_to(context, builder, signature.args[4], panel, p0)
+        factor = splat(builder, scale)
+        with cgutils.for_range(builder, groups, intp=I64) as loop:
+            at = builder.mul(loop.index, integer(LANES))
+            value = builder.fsub(
+                load(builder, builder.gep(source, [at])), load(builder, builder.gep(middle, [at]))
+            )
+            store(
+                builder, builder.fmul(factor, value), builder.gep(target, [builder.mul(loop.index, stride)])
+            )
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
+    """Four rows from i: A[r, j:stop] -= v_r w + w_r v; then y[r] = A[r, j:stop] . x[j:stop].
+
+    `a0` is the element A[i, 0]; j and stop are multiples of four.
+    """
+    i64 = types.int64
+    sig = types.void(A, i64, i64, v, w, x, i64, i64, i64, y)
+
+    def codegen(context, builder, signature, args):
+        A, a0, lda, v, w, x, i, j, stop, y = args
+        pa = pointer_to(context, builder, signature.args[0], A, a0)
+        pv = pointer_to(context, builder, signature.args[3], v, integer(0))
+        pw = pointer_to(context, builder, signature.args[4], w, integer(0))
+        px = pointer_to(context, builder, signature.args[5], x, integer(0))
+        py = pointer_to(context, builder, signature.args[9], y, i)
+        zero = ir.Constant(VECTOR, [0.0] * LANES)
+        rows = [builder.gep(pa, [builder.mul(lda, integer(r))]) for r in range(4)]
+        negated = []
+        for source in (pv, pw):
+            at = [builder.load(builder.gep(source, [builder.add(i, integer(r))])) for r in range(4)]
+            negated.append([splat(builder, builder.fsub(ir.Constant(F64, 0.0), value)) for value in at])
+        entry = builder.block
+        loop = builder.append_basic_block("four.loop")
+        body = builder.append_basic_block("four.body")
+        done = builder.append_basic_block("four.done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k = builder.phi(I64)
+        k.add_incoming(j, entry)
+        sums = [builder.phi(VECTOR) for _ in range(4)]
+        for total in sums:
+            total.add_incoming(zero, entry)
+        builder.cbranch(builder.icmp_signed("<", k, stop), body, done)
+        builder.position_at_end(body)
+        vk, wk, xk = (load(builder, builder.gep(source, [k])) for source in (pv, pw, px))
+        for r in range(4):
+            cell = builder.gep(rows[r], [k])
+            value = fused(builder, negated[0][r], wk, load(builder, cell))
+            value = fused(builder, negated[1][r], vk, value)
+            store(builder, value, cell)
+            sums[r].add_incoming(fused(builder, value, xk, sums[r]), body)
+        k.add_incoming(builder.add(k, integer(LANES)), body)
+        builder.branch(loop)
+        builder.position_at_end(done)
+        for r in range(4):
+            builder.store(_horizontal_sum(builder, sums[r]), builder.gep(py, [integer(r)]))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def _add_multiple(typingctx, factor, X, x0, Y, y0, count):
+    """Y[y0 + i] += factor X[x0 + i], i < count, a multiple of four."""
+    i64 = types.int64
+    sig = types.void(types.float64, X, i64, Y, i64, i64)
+
+    def codegen(context, builder, signature, args):
+        factor, X, x0, Y, y0, count = args
+        px = pointer_to(context, builder, signature.args[1], X, x0)
+        py = pointer_to(context, builder, signature.args[3], Y, y0)
+        alpha = splat(builder, factor)
+        with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
+            cell = builder.gep(py, [i])
+            store(
+                builder,
+                fused(builder, alpha, load(builder, builder.gep(px, [i])), load(builder, cell)),
+                cell,
+            )
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def _add_difference(typingctx, factor, X, x0, Y, y0, out, count):
+    """out[i] += factor (X[x0 + i] - Y[y0 + i]), i < count, a multiple of four."""
+    i64 = types.int64
+    sig = types.void(types.float64, X, i64, Y, i64, out, i64)
+
+    def codegen(context, builder, signature, args):
+        factor, X, x0, Y, y0, out, count = args
+        px = pointer_to(context, builder, signature.args[1], X, x0)
+        py = pointer_to(context, builder, signature.args[3], Y, y0)
+        target = pointer_to(context, builder, signature.args[5], out, integer(0))
+        alpha = splat(builder, factor)
+        with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
+            cell = builder.gep(target, [i])
+            gap = builder.fsub(load(builder, builder.gep(px, [i])), load(builder, builder.gep(py, [i])))
+            store(builder, fused(builder, alpha, gap, load(builder, cell)), cell)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def _count_trailing_zeros(typingctx, word):
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), codegen
+
+
+@intrinsic
+def _count_ones(typingctx, word):
+    def codegen(context, builder, signature, args):
+        return builder.ctpop(args[0])
+
+    return types.int64(types.uint64), codegen
+
+
+def _plain_dot(A, a0, B, b0, count):
+    return float(np.dot(A.reshape(-1)[a0 : a0 + count], B.reshape(-1)[b0 : b0 + count]))
+
+
+def _plain_square_distance(A, a0, B, b0, count):
+    gap = A.reshape(-1)[a0 : a0 + count] - B.reshape(-1)[b0 : b0 + count]
+    return float(np.dot(gap, gap))
+
+
+def _plain_center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc):
+    block = M.reshape(-1)[m0 + ldm * np.arange(LANES)[:, None] + np.arange(LANES)]
+    block = scale * (block - share * np.outer(sums[i : i + LANES], sums[j : j + LANES]))
+    C[j : j + LANES, i : i + LANES] = block.T
+    C[i : i + LANES, j : j + LANES] = block
+
+
+def _plain_pack(row, r0, center, scale, panel, p0, stride, groups):
+    source, target = row.reshape(-1), panel.reshape(-1)
+    for g in range(groups):
+        part = source[r0 + LANES * g : r0 + LANES * (g + 1)] - center[LANES * g : LANES * (g + 1)]
+        target[p0 + g * stride : p0 + g * stride + LANES] = scale * part
+
+
+def _plain_update_four(A, a0, lda, v, w, x, i, j, stop, y):
+    flat = A.reshape(-1)
+    for r in range(4):
+        cells = slice(a0 + r * lda + j, a0 + r * lda + stop)
+        flat[cells] -= v[i + r] * w[j:stop] + w[i + r] * v[j:stop]
+        y[i + r] = flat[cells] @ x[j:stop]
+
+
+def _plain_add_multiple(factor, X, x0, Y, y0, count):
+    Y.reshape(-1)[y0 : y0 + count] += factor * X.reshape(-1)[x0 : x0 + count]
+
+
+def _plain_add_difference(factor, X, x0, Y, y0, out, count):
+    out[:count] += factor * (X.reshape(-1)[x0 : x0 + count] - Y.reshape(-1)[y0 : y0 + count])
+
+
+def _plain_count_trailing_zeros(word):
+    return (int(word) & -int(word)).bit_length() - 1
+
+
+def _plain_count_ones(word):
+    return int(word).bit_count()
+
+
+dot = _plain_dot if JIT_DISABLED else _dot
+square_distance = _plain_square_distance if JIT_DISABLED else _square_distance
+center_block = _plain_center_block if JIT_DISABLED else _center_block
+pack = _plain_pack if JIT_DISABLED else _pack
+update_four = _plain_update_four if JIT_DISABLED else _update_four
+add_multiple = _plain_add_multiple if JIT_DISABLED else _add_multiple
+add_difference = _plain_add_difference if JIT_DISABLED else _add_difference
+count_trailing_zeros = _plain_count_trailing_zeros if JIT_DISABLED else _count_trailing_zeros
+count_ones = _plain_count_ones if JIT_DISABLED else _count_ones

@@ -41,6 +41,7 @@ compare: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/compare.py
 
 bench: $(VENV)/.installed-bench
+	$(BIN)/asv machine --yes
 	$(BIN)/asv run --quick --python=same
 
 clean:

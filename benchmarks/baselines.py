@@ -67,8 +67,9 @@ class NumpyDenoiser:
     Y : (n, D) references
     V : (n, dim, D) tangent bases
     radius : float
-    sums : {"gather", "dense", "tree"}
-        How the weighted sums are formed. ``"gather"``: distances by GEMM, then per query the rows in the ball
+    sums : {"printed", "gather", "dense", "tree"}
+        How the weighted sums are formed. ``"printed"``: as the algorithm is printed, one query at a time,
+        vectorised over all references. ``"gather"``: distances by GEMM, then per query the rows in the ball
         and one product. ``"dense"``: all weights against the table of all projectors, in one product.
         ``"tree"``: a k-d tree and a sparse product with that table. The last two are for small D.
     solver : {"numpy", "scipy"}
@@ -82,7 +83,7 @@ class NumpyDenoiser:
         norms = np.einsum("ij,ij->i", self.Y, self.Y)
         self.table = np.ascontiguousarray(np.column_stack([self.Y, -0.5 * norms]).T)
         n, D = Y.shape
-        if sums != "gather":
+        if sums in ("dense", "tree"):
             projectors = np.matmul(V.transpose(0, 2, 1), V).reshape(n, D * D)
             self.features = np.hstack([projectors, self.Y, np.ones((n, 1))])
         if sums == "tree":
@@ -95,7 +96,8 @@ class NumpyDenoiser:
         if pool:
             return in_threads(lambda part: self.transform(part, steps, scales), Z)
         rng = np.random.default_rng()
-        sums = {"gather": self._gather, "dense": self._dense, "tree": self._tree}[self.sums]
+        ways = {"printed": self._printed, "gather": self._gather, "dense": self._dense, "tree": self._tree}
+        sums = ways[self.sums]
         dim = self.V.shape[1]
         alive = np.arange(len(Z))  # a query without neighbours is not followed any further
         X = Z - self.center
@@ -123,6 +125,19 @@ class NumpyDenoiser:
         depths = np.column_stack([X, np.ones(len(X))]) @ self.table
         depths -= 0.5 * (np.einsum("ij,ij->i", X, X) - self.h2)[:, None]
         return depths
+
+    def _printed(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        m, D = X.shape
+        counts, means, projectors = np.zeros(m, int), np.zeros((m, D)), np.zeros((m, D, D))
+        bases = self.V.reshape(-1, D)
+        for q, x in enumerate(X):
+            gaps = self.Y - x
+            weights = np.maximum(0.0, 1.0 - np.einsum("ij,ij->i", gaps, gaps) / self.h2) ** 2
+            counts[q] = np.count_nonzero(weights)
+            weights /= max(weights.sum(), 1e-300)
+            means[q] = weights @ self.Y
+            projectors[q] = (bases * np.repeat(weights, self.V.shape[1])[:, None]).T @ bases
+        return counts, means, projectors
 
     def _gather(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         m, D = X.shape

@@ -67,8 +67,8 @@ def main(arguments: list[str] | None = None) -> None:
             # delta = 0.1 is the paper's own setting; the report says what it means
             warnings.simplefilter("ignore", LargeDeltaWarning)
             private.fit(sample.references)
-        name = f"Algorithm 2, epsilon = 1, C = {constant}"
-        results.append((name, "private", *timed(private.transform, sample)))
+            name = f"Algorithm 2, epsilon = 1, C = {constant}"
+            results.append((name, "private", *timed(private.transform, sample)))
     rows = [
         (
             name,

@@ -384,3 +384,14 @@ def test_tables_in_tables_out():
         assert list(moved.columns) == names
         assert list(moved.index) == list(queries.index)
         assert list(model.get_feature_names_out()) == names
+
+
+def test_gradient_descent_is_the_plain_loop():
+    Y, Z = curved(150, 3, 2, seed=12)
+    Z[2] += 50.0
+    result = gradient_descent(Y, Z, 0.9, 2, steps=4, tolerance=1e-3)
+    ref_points, ref_status, ref_iterations = naive.gradient_descent(Y, Z, 0.9, 2, 4, 2.0, 1e-3)
+    np.testing.assert_allclose(result.points, ref_points, atol=1e-9)
+    assert list(result.status) == ref_status
+    assert list(result.iterations) == ref_iterations
+    assert np.isnan(result.residuals[2])

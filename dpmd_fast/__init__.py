@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpmd_fast.descent import DescentResult, gradient_descent
-    from dpmd_fast.paper import (
-        DPManifoldDenoiser,
-        ManifoldDenoiser,
-        ProjectorRelease,
-        dp_projector,
-        paper_bandwidth,
-    )
+    from dpmd_fast.paper import DPManifoldDenoiser, ManifoldDenoiser, paper_bandwidth
     from dpmd_fast.privacy.budget import Budget, BudgetExceeded
     from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning
     from dpmd_fast.privacy.search import EmpiricalSensitivity, empirical_sensitivity
+    from dpmd_fast.projector import ProjectorRelease, dp_projector
     from dpmd_fast.warm import warmup
 
 __version__ = "0.1.0"
@@ -44,16 +39,11 @@ __all__ = [
 
 _HOMES = {
     "descent": ("DescentResult", "gradient_descent"),
-    "paper": (
-        "DPManifoldDenoiser",
-        "ManifoldDenoiser",
-        "ProjectorRelease",
-        "dp_projector",
-        "paper_bandwidth",
-    ),
+    "paper": ("DPManifoldDenoiser", "ManifoldDenoiser", "paper_bandwidth"),
     "privacy.budget": ("Budget", "BudgetExceeded"),
     "privacy.guarantee": ("Guarantee", "LargeDeltaWarning"),
     "privacy.search": ("EmpiricalSensitivity", "empirical_sensitivity"),
+    "projector": ("ProjectorRelease", "dp_projector"),
     "warm": ("warmup",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

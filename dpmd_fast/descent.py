@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from dpmd_fast.kernels.descent import descend
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.reference import Floats, fit_reference
-from dpmd_fast.validation import checked_geometry, checked_points, checked_threads
+from dpmd_fast.validation import check_enough, checked_geometry, checked_points, checked_threads
 
 _STATUS = np.array(["ok", "no_neighbor", "failed"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DescentResult:
     """Where gradient descent ended."""
 
@@ -58,8 +58,7 @@ def gradient_descent(
     reference = checked_points("Y", Y)
     n, D = reference.shape
     h, d, exponent = checked_geometry(bandwidth, dim, beta, D)
-    if n < d + 2:
-        raise ValueError(f"Y has {n} sample(s): must have at least dim + 2 = {d + 2}")
+    check_enough("Y", n, d)
     queries = checked_points("Z", Z, columns=D)
     most = checked_integer("steps", steps, minimum=1)
     smallest = checked("tolerance", tolerance)

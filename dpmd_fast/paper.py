@@ -1,6 +1,6 @@
-"""The paper's system: Algorithm 1, Algorithm 2, Nonprivate-MD and the bandwidth rule.
+"""The paper's estimators, Algorithm 2 and Nonprivate-MD, and its bandwidth rule.
 
-Its privacy is conditional: the noise is scaled with Lemma 1 or Lemma 2, which hold for an unknown
+Algorithm 2 is private under conditions: its noise is scaled with Lemma 2, which holds for an unknown
 constant C. Every private result carries a `Guarantee` that says so.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,29 +17,25 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.projectors import LocalGeometry
-from dpmd_fast.kernels.tangents import covariance_at
-from dpmd_fast.kernels.tridiagonal import top_subspaces
-from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_mu
+from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded, resolve_schedule
 from dpmd_fast.privacy.entropy import EntropySource, open_source
-from dpmd_fast.privacy.guarantee import Guarantee, paper_guarantee, warn_large_delta
-from dpmd_fast.privacy.mechanism import noisy_means, noisy_projectors
+from dpmd_fast.privacy.guarantee import paper_guarantee, warn_large_delta
+from dpmd_fast.privacy.mechanism import lost_in_rounding, noisy_means, noisy_projectors
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 from dpmd_fast.reference import Floats, ReleasedGeometry, denoise, fit_reference
 from dpmd_fast.validation import (
+    Points,
+    check_budget,
+    check_enough,
+    check_public,
     check_range,
     checked_choice,
     checked_geometry,
-    checked_point,
     checked_points,
     checked_threads,
-    share_memory,
 )
-
-_CLASSIC_C1 = 1.25
-_ROUNDING = 2.0**-40  # noise below this share of the values it hides is not worth the name
 
 
 def paper_bandwidth(n: int, dim: int, sigma: float) -> float:
@@ -48,112 +44,6 @@ def paper_bandwidth(n: int, dim: int, sigma: float) -> float:
     dim = checked_integer("dim", dim, minimum=1)
     sigma = checked("sigma", sigma)
     return max(5.0 * (math.log(n) / n) ** (1.0 / (dim + 1)), 2.0 * math.sqrt(sigma))
-
-
-@dataclass(frozen=True)
-class ProjectorRelease:
-    """What Algorithm 1 releases at one point."""
-
-    projector: Floats = field(repr=False)  # (D, D), rank dim
-    basis: Floats = field(repr=False)  # (D, dim), orthonormal columns
-    noise_scale: float
-    guarantee: Guarantee
-
-
-def dp_projector(
-    Y: ArrayLike,
-    z: ArrayLike,
-    bandwidth: float,
-    dim: int,
-    budget: Budget,
-    calibration: str = "classic",
-    sensitivity_constant: float = 1.0,
-    *,
-    seed: int | None = None,
-) -> ProjectorRelease:
-    """Algorithm 1 of the paper, DP-Projector: a private tangent space at one public point.
-
-    The top-`dim` projector of the covariance of the reference points within `bandwidth` of `z`, plus a
-    symmetric Gaussian matrix, projected back to rank `dim`.
-
-    Parameters
-    ----------
-    Y : array-like of shape (n, D)
-        The private reference.
-    z : array-like of shape (D,)
-        A public point.
-    bandwidth, dim : float, int
-        h and d; public.
-    budget : Budget
-        What this one release spends.
-    calibration : {"classic", "budget"}
-        ``"classic"`` is the algorithm as printed, noise ``C sqrt(2 ln(1.25/delta)) / (epsilon n h^d)``,
-        which is proved for epsilon <= 1 and refused above; ``"budget"`` is ``Delta_P / budget.mu``.
-    sensitivity_constant : float
-        C of Lemma 1. The printed algorithm has C = 1.
-    seed : int, optional
-        Makes the run reproducible, and not private.
-
-    Returns
-    -------
-    ProjectorRelease
-        With ``.projector``, ``.basis``, ``.noise_scale`` and ``.guarantee``.
-
-    Notes
-    -----
-    Where fewer than dim + 1 reference points lie in the ball, the projector that noise is added to is
-    zero: the result then has no tangent in it, and does not say so, since saying so is not paid for.
-    """
-    reference = checked_points("Y", Y, least=1)
-    n, D = reference.shape
-    h, d, _ = checked_geometry(bandwidth, dim, 2.0, D)
-    _check_enough(n, d)
-    point = checked_point("z", z, D).astype(np.float64)
-    _check_budget(budget)
-    checked_choice("calibration", calibration, ("classic", "budget"))
-    constant = checked("sensitivity_constant", sensitivity_constant, positive=True)
-    _refuse_shared(Y, z, "z")
-    source = open_source(seed)
-    mu = _classic_mu(budget) if calibration == "classic" else budget.mu
-    scale = projector_bound(n, d, h, constant) / mu
-    guarantee = paper_guarantee(
-        budget,
-        mu=mu,
-        n=n,
-        dim=d,
-        bandwidth=h,
-        sensitivity_constant=constant,
-        seeded=not source.private,
-        lemma=1,
-        lost_in_rounding=scale < _ROUNDING,
-        released="one projector",
-    )
-    warn_large_delta(budget.delta, n)
-    covariance, count = covariance_at(build_index(reference, h), point)
-    padded = np.zeros((1, *2 * [4 * -(-D // 4)]))
-    if count > d:
-        trace = float(np.trace(covariance))
-        padded[0, :D, :D] = covariance / trace if trace > 0.0 else covariance
-        V = top_subspaces(padded, D, d, 1)[0]
-        padded[0] = V.T @ V
-    noisy = noisy_projectors(padded, D, np.array([scale]), source, 1)
-    basis = np.ascontiguousarray(top_subspaces(noisy, D, d, 1)[0, :, :D].T)
-    return ProjectorRelease(basis @ basis.T, basis, scale, guarantee)
-
-
-def _classic_mu(budget: Budget) -> float:
-    if budget.epsilon > 1.0:
-        raise ValueError(
-            f"budget.epsilon = {budget.epsilon!r}: calibration 'classic' is proved for epsilon <= 1; "
-            "use calibration='budget'"
-        )
-    mu = budget.epsilon / math.sqrt(2.0 * math.log(_CLASSIC_C1 / budget.delta))
-    if mu > gdp_mu(budget.epsilon, budget.delta):
-        raise ValueError(
-            f"budget.delta = {budget.delta!r}: the formula of calibration 'classic' does not give "
-            "(epsilon, delta)-DP at so large a delta; use calibration='budget'"
-        )
-    return mu
 
 
 class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -180,7 +70,8 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     n_features_in_ : int
     status_ : array of str
         For each query of the last `transform`: "ok", "no_neighbor" (fewer than dim + 1 reference points
-        in its ball; returned unchanged) or "failed" (lost its neighbours on the way; returned unchanged).
+        in its ball) or "failed" (lost its neighbours or left the range of the type on the way); a query
+        with one of the last two is returned unchanged.
     """
 
     def __init__(
@@ -197,7 +88,7 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         reference = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=3)
         h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, reference.shape[1])
         checked_integer("steps", self.steps, minimum=1)
-        _check_enough(len(reference), d)
+        check_enough("X", len(reference), d)
         check_range("X", reference)
         self._fitted = fit_reference(reference, h, d, beta, checked_threads(self.n_threads))
         return self
@@ -208,7 +99,7 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         queries = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         check_range("X", queries)
         points, self.status_ = denoise(self._fitted, queries, checked_integer("steps", self.steps, minimum=1))
-        return points.astype(queries.dtype, copy=False)
+        return _like_queries(points, queries, self.status_)
 
     @property
     def tangents_(self) -> Floats:
@@ -309,7 +200,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         reference = checked_points("X", X)
         n, D = reference.shape
         h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, D)
-        _check_enough(n, d)
+        check_enough("X", n, d)
         self._checked()
         n_threads = checked_threads(self.n_threads)
         warn_large_delta(self.budget.delta, n)
@@ -327,7 +218,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         queries = checked_points("X", X)
         validate_data(self, X, skip_check_array=True, reset=False)
-        _refuse_shared(self._given, X, "X")
+        check_public("X", X, self._given)
         steps, constant = self._checked()
         schedule = resolve_schedule(self.schedule, self.budget, len(queries), steps, self.theta)
         n, d, h = len(self._fitted.bases), self._fitted.dim, self._fitted.index.radius
@@ -338,7 +229,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             scales = bounds / np.sqrt(2.0 * schedule)
         if not np.isfinite(scales[schedule > 0.0]).all():
             raise ValueError("schedule holds a share so small that its noise has no finite scale")
-        rounding = _ROUNDING * np.array([1.0, max(h, float(np.abs(queries).max()))])
+        sizes = np.array([1.0, max(h, float(np.abs(queries).max()))])
         guarantee = paper_guarantee(
             self.budget,
             mu=math.sqrt(mu2),
@@ -349,7 +240,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             seeded=not source.private,
             lemma=2,
             basic_composition=isinstance(self.schedule, str),
-            lost_in_rounding=bool((scales < rounding).any()),
+            lost_in_rounding=lost_in_rounding(scales, sizes),
             released="all queries and steps together",
         )
         warn_large_delta(self.budget.delta, n)
@@ -358,7 +249,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.noise_scales_ = scales
         release = _NoisyRelease(scales, source, self._fitted.n_threads)
         points, self.status_ = denoise(self._fitted, queries, steps, release)
-        return points.astype(queries.dtype, copy=False)
+        return _like_queries(points, queries, self.status_)
 
     def fit_transform(self, X: object, y: object = None, **fit_params: object) -> NoReturn:
         """Refused: the queries would be the private reference itself."""
@@ -369,7 +260,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _checked(self) -> tuple[int, float]:
         """Steps and C, after all parameters have been looked at."""
-        _check_budget(self.budget)
+        check_budget(self.budget)
         checked_choice("mechanism", self.mechanism, ("projector",))
         if self.adjacency != "replace-one":
             raise ValueError(
@@ -398,6 +289,18 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         return tags
+
+
+def _like_queries(points: Floats, queries: Points, status: NDArray[np.str_]) -> Points:
+    """`points` in the type of the queries; a point beyond the range of float32 is "failed" and not moved."""
+    if queries.dtype == points.dtype:
+        return points
+    with np.errstate(over="ignore"):
+        out = points.astype(queries.dtype)
+    beyond = ~np.isfinite(out).all(axis=1)
+    status[beyond] = "failed"
+    out[beyond] = queries[beyond]
+    return out
 
 
 class _Once:
@@ -445,24 +348,4 @@ class _NoisyRelease:
                 (X + geometry.offsets[:, :D])[has_mean], mean_scales[has_mean], self.source, self.n_threads
             ),
             has_mean,
-        )
-
-
-def _check_enough(n: int, dim: int) -> None:
-    if n < dim + 2:
-        raise ValueError(
-            f"the reference has {n} sample(s): must have at least dim + 2 = {dim + 2} (n_samples = {n})"
-        )
-
-
-def _check_budget(budget: object) -> None:
-    if not isinstance(budget, Budget):
-        raise ValueError(f"budget = {budget!r}: must be a Budget, for instance Budget(epsilon=1, delta=1e-6)")
-
-
-def _refuse_shared(reference: object, queries: object, name: str) -> None:
-    if share_memory(reference, queries):
-        raise ValueError(
-            f"{name} is part of the reference: queries must be public points; taking them from the private "
-            "reference would void the guarantee"
         )

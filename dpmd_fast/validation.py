@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.privacy.accounting import checked, checked_integer
+from dpmd_fast.privacy.budget import Budget
 
 Points = NDArray[np.floating[Any]]
 
@@ -20,7 +21,7 @@ _LARGEST = 1e100
 _SMALLEST = 1e-40
 
 
-def checked_points(name: str, values: Any, *, least: int = 1, columns: int | None = None) -> Points:
+def checked_points(name: str, values: Any, *, columns: int | None = None) -> Points:
     """Return `values` as a finite two-dimensional float array (float32 stays float32), or refuse it."""
     array = _numeric(name, values)
     if array.ndim != 2:
@@ -29,10 +30,8 @@ def checked_points(name: str, values: Any, *, least: int = 1, columns: int | Non
     rows, width = array.shape
     if width < 1:
         raise ValueError(f"{name} has 0 feature(s) (shape={array.shape}) while a minimum of 1 is required.")
-    if rows < least:
-        raise ValueError(
-            f"{name} has {rows} sample(s) (shape={array.shape}) while a minimum of {least} is required."
-        )
+    if rows < 1:
+        raise ValueError(f"{name} has 0 sample(s) (shape={array.shape}) while a minimum of 1 is required.")
     if columns is not None and width != columns:
         raise ValueError(f"{name} has {width} features: must have {columns}, as the reference")
     check_range(name, array)
@@ -76,14 +75,25 @@ def checked_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     return value
 
 
-def share_memory(a: Any, b: Any) -> bool:
-    """Whether two arrays or tables are one object or overlap in memory."""
-    if a is b:
-        return True
-    try:  # the values of a table are often a view of its memory
-        return np.shares_memory(np.asarray(a), np.asarray(b), 10_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
+def check_enough(name: str, rows: int, dim: int) -> None:
+    """Refuse a reference of fewer than dim + 2 points."""
+    if rows < dim + 2:
+        raise ValueError(f"{name} has {rows} sample(s): must have at least dim + 2 = {dim + 2}")
+
+
+def check_budget(budget: object) -> None:
+    """Refuse what is not a `Budget`."""
+    if not isinstance(budget, Budget):
+        raise ValueError(f"budget = {budget!r}: must be a Budget, for instance Budget(epsilon=1, delta=1e-6)")
+
+
+def check_public(name: str, queries: Any, reference: Any) -> None:
+    """Refuse queries that are the private reference or overlap it in memory."""
+    if _share_memory(reference, queries):
+        raise ValueError(
+            f"{name} is part of the reference: queries must be public points; taking them from the private "
+            "reference would void the guarantee"
+        )
 
 
 def check_range(name: str, array: Points) -> None:
@@ -92,6 +102,16 @@ def check_range(name: str, array: Points) -> None:
         raise ValueError(f"{name} contains NaN or infinity: all values must be finite")
     if array.size and max(float(array.max()), -float(array.min())) > _LARGEST:
         raise ValueError(f"{name} contains values beyond {_LARGEST:g}: their squares would overflow; rescale")
+
+
+def _share_memory(a: Any, b: Any) -> bool:
+    """Whether two arrays or tables are one object or overlap in memory."""
+    if a is b:
+        return True
+    try:  # the values of a table are often a view of its memory
+        return np.shares_memory(np.asarray(a), np.asarray(b), 10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _numeric(name: str, values: Any) -> Points:

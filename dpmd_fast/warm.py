@@ -14,8 +14,9 @@ def warmup() -> None:
     from dpmd_fast.descent import gradient_descent
     from dpmd_fast.kernels.balls import count_neighbors
     from dpmd_fast.kernels.index import build_index
-    from dpmd_fast.paper import DPManifoldDenoiser, ManifoldDenoiser, dp_projector
+    from dpmd_fast.paper import DPManifoldDenoiser, ManifoldDenoiser
     from dpmd_fast.privacy.budget import Budget
+    from dpmd_fast.projector import dp_projector
 
     rng = np.random.default_rng(0)
     for columns in (3, 9):  # small matrices are diagonalised by other code than larger ones

@@ -160,7 +160,7 @@ def test_index_holds_every_point_once():
     np.testing.assert_array_equal(np.sort(index.order), np.arange(1000))
     np.testing.assert_array_equal(index.rows[:, :12], Y[index.order])
     np.testing.assert_array_equal(index.rows[:, 12:], np.tile([1.0, 0.0, 0.0, 0.0], (1000, 1)))
-    assert len(index.half_norms) == -(-1000 // LEAF)
+    assert len(index.rests) == -(-1000 // LEAF)
 
 
 @pytest.mark.parametrize("D", [3, 20])

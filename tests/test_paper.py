@@ -18,6 +18,7 @@ from dpmd_fast import (
     LargeDeltaWarning,
     ManifoldDenoiser,
     dp_projector,
+    empirical_sensitivity,
     gradient_descent,
     paper_bandwidth,
 )
@@ -132,6 +133,32 @@ def test_dtype_and_threads(dtype):
     assert np.array_equal(private[0], private[1])
     exact = ManifoldDenoiser(1.0, 2, steps=2).fit(Y.astype(float)).transform(Z.astype(float))
     np.testing.assert_allclose(one, exact, atol=1e-6 if dtype is np.float32 else 0)
+
+
+def test_results_beyond_float32_fail_and_are_restored():
+    largest = float(np.finfo(np.float32).max)
+    along = np.random.default_rng(0).uniform(0.7, 1.0, 300)
+    Y = (largest * np.column_stack([along, along - 0.5])).astype(np.float32)
+    Z = (largest * np.array([[0.99, 0.9], [0.85, 0.4]])).astype(np.float32)  # the first belongs to 1.2, 0.7
+    for model in (ManifoldDenoiser(largest, 1), DPManifoldDenoiser(largest, 1, BUDGET)):
+        moved = model.fit(Y).transform(Z)
+        assert moved.dtype == np.float32
+        assert list(model.status_) == ["failed", "ok"]
+        assert np.array_equal(moved[0], Z[0])
+        assert np.isfinite(moved[1]).all()
+        assert not np.array_equal(moved[1], Z[1])
+
+
+def test_results_are_compared_by_identity():
+    Y, Z = curved(60, 3, 2, seed=1)
+    for call in (
+        lambda: dp_projector(Y, Z[0], 0.8, 2, BUDGET, seed=1),
+        lambda: gradient_descent(Y, Z, 0.8, 2, steps=1),
+        lambda: empirical_sensitivity(Y, Z[0], 1.2, 2, candidates=1),
+    ):
+        one, two = call(), call()
+        assert one != two  # arrays inside: a comparison of values would raise
+        assert len({one, two}) == 2
 
 
 def test_queries_without_neighbors_come_back_unchanged():

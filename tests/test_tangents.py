@@ -67,11 +67,10 @@ def test_against_the_loop_small(D, d):
     assert assert_tangents(Y, 0.6, d) > 35
 
 
-@pytest.mark.parametrize("D", [2, 3, 5, 7, 9, 20, 33])
-@pytest.mark.parametrize("d", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    ("D", "d"), [(D, d) for D in (2, 3, 5, 7, 9, 20, 33) for d in (1, 2, 3, 5) if d <= D]
+)
 def test_against_the_loop(D, d):
-    if d > D:
-        pytest.skip("more directions than columns")
     rng = np.random.default_rng(100 * D + d)
     Y = curved(rng, 200, D, d, 0.02)
     h = {1: 0.2, 2: 0.4, 3: 0.7, 5: 1.1}[d]
@@ -141,7 +140,7 @@ def test_isotropic_noise_goes_the_hard_way(D, monkeypatch):
     assert sum(asked) > 120
     ref = by_point(Y, h, 2)
     del asked[:]
-    monkeypatch.setattr(tangents, "_BATCH_BYTES", 8 * (4 * -(-D // 4)) ** 2 * 20)
+    monkeypatch.setattr(tangents, "_BATCH_BYTES", 8 * tangents.padded_width(D) ** 2 * 20)
     np.testing.assert_array_equal(by_point(Y, h, 2)[0], ref[0])
     assert len(asked) > 5
     assert max(asked) == 20

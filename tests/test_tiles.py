@@ -42,13 +42,8 @@ def run_distance(A, a0, B, b0, count):
 
 
 @kernel
-def run_double(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-    lanes.masks_double(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
-
-
-@kernel
-def run_single(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-    lanes.masks_single(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
+def run_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
+    lanes.ball_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
 
 
 @kernel
@@ -59,6 +54,16 @@ def run_center(M, m0, ldm, sums, i, j, share, scale, C, ldc):
 @kernel
 def run_pack(row, r0, center, scale, panel, p0, stride, groups):
     lanes.pack(row, r0, center, scale, panel, p0, stride, groups)
+
+
+@kernel
+def run_pack_scaled(rows, r0, scale, panel, p0, stride, groups, count):
+    lanes.pack_scaled(rows, r0, scale, panel, p0, stride, groups, count)
+
+
+@kernel
+def run_outer(rows, r0, scale, C, count):
+    lanes.add_outer_four(rows, r0, scale, C, count)
 
 
 @kernel
@@ -135,20 +140,19 @@ def test_dot_and_square_distance(count):
     assert run_distance(A, 0, B, 0, count) == pytest.approx(ref, rel=1e-14)
 
 
-@pytest.mark.parametrize(("run", "dtype"), [(run_double, np.float64), (run_single, np.float32)])
 @pytest.mark.parametrize("depth", [0, 1, 2, 3, 9, 24])
-def test_masks(run, dtype, depth):
+def test_masks(depth):
     rng = np.random.default_rng(depth)
     leaves = 3
-    B = integers(rng, leaves, depth, 64).astype(dtype)
-    half_norms, rests = (integers(rng, leaves, 64).astype(dtype) for _ in range(2))
+    B = integers(rng, leaves, depth, 64).astype(np.float32)
+    half_norms, rests = (integers(rng, leaves, 64).astype(np.float32) for _ in range(2))
     rests = np.abs(rests)
-    X = integers(rng, 5, depth).astype(dtype)
+    X = integers(rng, 5, depth).astype(np.float32)
     out = np.zeros(3, np.uint64)
     for leaf in range(leaves):
         for q, (maybe, inside) in enumerate([(0.0, 0.0), (-7.0, 5.0), (1.0, 40.0), (-1e4, 1e4), (1e4, -1e4)]):
             rest = float(q)
-            run(
+            run_masks(
                 X,
                 q * depth,
                 B,
@@ -174,14 +178,13 @@ def test_masks(run, dtype, depth):
     assert out[2] == 0
 
 
-@pytest.mark.parametrize(("run", "dtype"), [(run_double, np.float64), (run_single, np.float32)])
-def test_masks_one_bit_at_a_time(run, dtype):
+def test_masks_one_bit_at_a_time():
     out = np.zeros(2, np.uint64)
     for j in range(64):
-        half_norms = np.full(64, -1.0, dtype)
+        half_norms = np.full(64, -1.0, np.float32)
         half_norms[j] = 0.0
-        zeros = np.zeros((1, 64), dtype)
-        run(zeros[0], 0, zeros, 0, 1, half_norms, zeros[0], 0, 0.0, -0.5, 0.0, out)
+        zeros = np.zeros((1, 64), np.float32)
+        run_masks(zeros[0], 0, zeros, 0, 1, half_norms, zeros[0], 0, 0.0, -0.5, 0.0, out)
         assert [int(word) for word in out] == [1 << j, 1 << j]
 
 
@@ -212,6 +215,27 @@ def test_pack(groups):
     for t in range(5):
         run_pack(rows, t * width, center, 0.5, comp, LANES * t, LANES * 8, groups)
     np.testing.assert_array_equal(comp, ref)
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_pack_of_several_rows(groups):
+    rng = np.random.default_rng(groups)
+    width = LANES * groups
+    rows = integers(rng, 7, width)
+    ref = packed(0.5 * rows[1:6], 8)
+    comp = np.full_like(ref, GUARD)
+    run_pack_scaled(rows, width, 0.5, comp, 0, LANES * 8, groups, 2)
+    run_pack_scaled(rows, 3 * width, 0.5, comp, LANES * 2, LANES * 8, groups, 3)
+    np.testing.assert_array_equal(comp, ref)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_outer_products_of_four(count):
+    rng = np.random.default_rng(count)
+    rows, C = integers(rng, 5, LANES), integers(rng, LANES, LANES)
+    ref = C + 0.25 * rows[1 : 1 + count].T @ rows[1 : 1 + count]
+    run_outer(rows, LANES, 0.5, C, count)
+    np.testing.assert_array_equal(C, ref)
 
 
 @pytest.mark.parametrize("groups", GROUPS)

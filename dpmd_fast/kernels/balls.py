@@ -16,16 +16,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
+from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, shift_leaf, sketch_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import (
-    count_ones,
-    count_trailing_zeros,
-    masks_double,
-    masks_single,
-    square_distance,
-)
+from dpmd_fast.kernels.lanes import ball_masks, count_ones, count_trailing_zeros, square_distance
 
+_BUNDLE = 64  # leaves below a node that are looked at without following the tree
 _SINGLE_MOST = 1e30  # beyond this, squares leave the range of single precision
 _SINGLE_EPS = float(np.finfo(np.float32).eps)
 
@@ -41,10 +36,12 @@ def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = Non
 def find_leaves(index, low, high, size, leaves):
     """Leaves whose box may come within the radius of the box [low, high]; returns their number.
 
-    `size` is the largest |sketch|^2 in that box.
+    `size` is the largest |sketch|^2 in that box. The tree is left where a node has few leaves: their
+    boxes lie side by side, and looking at all of them costs less than following branches.
     """
     depth = len(low)
     stack = np.empty(128, np.int64)
+    gaps = np.empty(_BUNDLE)
     stack[0] = 0
     top = 1
     found = 0
@@ -52,23 +49,39 @@ def find_leaves(index, low, high, size, leaves):
         top -= 1
         node = stack[top]
         limit = 1.0 + index.rounding * (1.0 + size + index.sizes[node])
+        first, count = index.spans[node, 0], index.spans[node, 1]
+        if count <= _BUNDLE:
+            _leaf_gaps(index.leaf_low, index.leaf_high, first, count, low, high, gaps)
+            for j in range(count):
+                if gaps[j] <= limit:
+                    leaves[found] = first + j
+                    found += 1
+            continue
         gap = 0.0
         for k in range(depth):
             side = max(index.low[node, k] - high[k], low[k] - index.high[node, k])
             if side > 0.0:
                 gap += side * side
-                if gap > limit:
-                    break
-        if gap > limit:
-            continue
-        if index.children[node, 0] < 0:
-            leaves[found] = index.children[node, 1]
-            found += 1
-        else:
+        if gap <= limit:
             stack[top] = index.children[node, 1]
             stack[top + 1] = index.children[node, 0]
             top += 2
     return found
+
+
+@device
+def _leaf_gaps(leaf_low, leaf_high, first, count, low, high, gaps):
+    """Squared distances of `count` leaf boxes to the box [low, high]."""
+    for j in range(count):
+        gaps[j] = 0.0
+    for k in range(len(low)):
+        below, above = low[k], high[k]
+        for j in range(count):
+            left = leaf_low[k, first + j] - above
+            right = below - leaf_high[k, first + j]
+            side = left if left > right else right
+            side = side if side > 0.0 else 0.0
+            gaps[j] += side * side
 
 
 @device
@@ -99,29 +112,6 @@ def _row_gaps(sketch, low, high, gaps):
 
 
 @device
-def _shift_leaf(sketch, lengths, here, middle, single, half_norms, rests):
-    """Sketch of a leaf about `middle` in single precision; returns its largest squared norm."""
-    norms = np.zeros(LEAF)
-    for k in range(len(single)):
-        for j in range(LEAF):
-            # the padding of the last leaf must stay small: its products may not overflow
-            value = np.float32(sketch[k, j] - middle[k] if j < here else 0.0)
-            single[k, j] = value
-            norms[j] += np.float64(value) * np.float64(value)
-    largest = 0.0
-    for j in range(LEAF):
-        rest = lengths[j]
-        rests[j] = np.float32(rest)
-        norm = norms[j] + rest * rest
-        half_norms[j] = np.float32(-0.5 * norm)
-        if j < here:
-            largest = max(largest, norm)
-    for j in range(here, LEAF):
-        half_norms[j] = np.float32(-1e38)
-    return largest
-
-
-@device
 def leaf_masks(index, leaf, leaves, found, masks):
     """masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`.
 
@@ -137,7 +127,7 @@ def leaf_masks(index, leaf, leaves, found, masks):
     single = np.empty((depth, LEAF), np.float32)
     half_norms = np.empty(LEAF, np.float32)
     rests = np.empty(LEAF, np.float32)
-    own_size = _shift_leaf(index.sketch[leaf], index.rests[leaf], here, middle, single, half_norms, rests)
+    own_size = shift_leaf(index.sketch[leaf], index.rests[leaf], here, middle, single, half_norms, rests)
     queries = single.T.copy()
     own_norms = half_norms.copy()
     gaps = np.empty(LEAF)
@@ -147,7 +137,7 @@ def leaf_masks(index, leaf, leaves, found, masks):
         node = index.leaf_nodes[other]
         _row_gaps(index.sketch[leaf], index.low[node], index.high[node], gaps)
         there = min(LEAF, n - other * LEAF)
-        size = _shift_leaf(index.sketch[other], index.rests[other], there, middle, single, half_norms, rests)
+        size = shift_leaf(index.sketch[other], index.rests[other], there, middle, single, half_norms, rests)
         size = max(size, own_size)
         double = index.rounding * (1.0 + index.sizes[own_node] + index.sizes[node])
         slack = double + (depth + 8) * _SINGLE_EPS * 4.0 * size
@@ -157,7 +147,7 @@ def leaf_masks(index, leaf, leaves, found, masks):
                 if size < _SINGLE_MOST:
                     # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
                     base = -0.5 - np.float64(own_norms[r])
-                    masks_single(
+                    ball_masks(
                         queries,
                         r * depth,
                         single,
@@ -183,32 +173,79 @@ def leaf_masks(index, leaf, leaves, found, masks):
 
 
 @device
-def point_mask(index, X, x0, point, rest, half_norm, leaf, words):
-    """Which points of `leaf` lie in the ball around one query (row at element `x0` of X)."""
-    slack = index.rounding * (1.0 - 2.0 * half_norm + index.sizes[index.leaf_nodes[leaf]])
-    if slack < 1.0:
-        base = -0.5 - half_norm
-        masks_double(
-            point,
-            0,
-            index.sketch,
-            leaf * index.sketch.shape[1] * LEAF,
-            index.depth,
-            index.half_norms,
-            index.rests,
-            leaf * LEAF,
-            rest,
-            base - 0.5 * slack,
-            base + 0.5 * slack,
-            words,
-        )
-    else:
-        words[0] = all_bits(min(LEAF, len(index.rows) - leaf * LEAF))
-        words[1] = 0
-    if words[0] == words[1]:
-        return words[0]
-    h2 = index.radius * index.radius
-    return settle(index.rows, h2, X, x0, leaf * LEAF, words[1], words[0])
+def near_masks(index, point, rest, size, leaves, found, near, sure):
+    """Points that may lie (`near`) and surely lie (`sure`) in the ball around one query, by leaf.
+
+    `size` is the squared norm of the query's sketch. Leaves without candidates are taken off the list;
+    returns the number of those left. No helper is called in the loop, and arrays are taken out of the index
+    before it: every array that changes hands has its references counted, atomically.
+    """
+    n, depth, rounding = len(index.rows), index.depth, index.rounding
+    middles, spreads, sizes, leaf_nodes = index.middles, index.spreads, index.sizes, index.leaf_nodes
+    single, half_norms, rests = index.single, index.single_half_norms, index.single_rests
+    shifted = np.empty(depth, np.float32)
+    words = np.empty(2, np.uint64)
+    kept = 0
+    for f in range(found):
+        leaf = leaves[f]
+        norm = rest * rest
+        for k in range(depth):
+            value = np.float32(point[k] - middles[leaf, k])
+            shifted[k] = value
+            norm += np.float64(value) * np.float64(value)
+        largest = max(norm, spreads[leaf])
+        slack = rounding * (1.0 + size + sizes[leaf_nodes[leaf]])
+        slack += (depth + 8) * _SINGLE_EPS * 4.0 * largest
+        if slack < 1.0 and largest < _SINGLE_MOST:
+            # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
+            base = 0.5 * norm - 0.5
+            ball_masks(
+                shifted,
+                0,
+                single,
+                leaf * depth * LEAF,
+                depth,
+                half_norms,
+                rests,
+                leaf * LEAF,
+                rest,
+                base - 0.5 * slack,
+                base + 0.5 * slack,
+                words,
+            )
+        else:
+            words[0] = all_bits(min(LEAF, n - leaf * LEAF))
+            words[1] = 0
+        if words[0] != 0:
+            leaves[kept] = leaf
+            near[kept] = words[0]
+            sure[kept] = words[1]
+            kept += 1
+    return kept
+
+
+@device
+def point_masks(index, X, x0, point, rest, leaves, masks):
+    """Leaves with points in the ball around one query (row at element `x0` of X), and which points.
+
+    Returns the number of leaves; a few of them may turn out to have none.
+    """
+    size = square_norm(point)
+    found = find_leaves(index, point, point, size, leaves)
+    sure = np.empty(found, np.uint64)
+    found = near_masks(index, point, rest, size, leaves, found, masks, sure)
+    rows, width, h2 = index.rows, index.rows.shape[1], index.radius * index.radius
+    one = np.uint64(1)
+    for f in range(found):
+        shell = masks[f] & ~sure[f]
+        inside = sure[f]
+        while shell != 0:
+            bit = count_trailing_zeros(shell)
+            if square_distance(X, x0, rows, (leaves[f] * LEAF + bit) * width, width) <= h2:
+                inside |= one << np.uint64(bit)
+            shell &= shell - one
+        masks[f] = inside
+    return found
 
 
 @device
@@ -219,12 +256,11 @@ def all_bits(count):
 
 
 @device
-def half_square(point):
-    """-|point|^2 / 2, as `point_mask` wants it."""
+def square_norm(point):
     norm = 0.0
     for k in range(len(point)):
         norm += point[k] * point[k]
-    return -0.5 * norm
+    return norm
 
 
 @kernel(parallel=True)
@@ -232,16 +268,13 @@ def _count(index, X, points, rests):
     m = len(X)
     width = X.shape[1]
     counts = np.zeros(m, np.int64)
-    n_leaves = len(index.half_norms)
+    n_leaves = len(index.rests)
     for q in prange(m):
         leaves = np.empty(n_leaves, np.int64)
-        words = np.empty(2, np.uint64)
-        point = points[q]
-        half_norm = half_square(point)
-        found = find_leaves(index, point, point, -2.0 * half_norm, leaves)
+        masks = np.empty(n_leaves, np.uint64)
+        found = point_masks(index, X, q * width, points[q], rests[q], leaves, masks)
         total = 0
         for f in range(found):
-            word = point_mask(index, X, q * width, point, rests[q], half_norm, leaves[f], words)
-            total += count_ones(word)
+            total += count_ones(masks[f])
         counts[q] = total
     return counts

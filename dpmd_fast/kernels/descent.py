@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import find_leaves, half_square, point_mask
+from dpmd_fast.kernels.balls import point_masks
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.lanes import count_ones, count_trailing_zeros, dot, square_distance
@@ -65,14 +65,11 @@ def _neighbors(index, x):
             length += rest[i] * rest[i]
         length = math.sqrt(length)
         point[depth] = length
-    leaves = np.empty(len(index.half_norms), np.int64)
-    half_norm = half_square(point)
-    found = find_leaves(index, point, point, -2.0 * half_norm, leaves)
-    masks = np.empty(found, np.uint64)
-    words = np.empty(2, np.uint64)
+    leaves = np.empty(len(index.rests), np.int64)
+    masks = np.empty(len(leaves), np.uint64)
+    found = point_masks(index, x, 0, point, length, leaves, masks)
     count = 0
     for f in range(found):
-        masks[f] = point_mask(index, x, 0, point, length, half_norm, leaves[f], words)
         count += count_ones(masks[f])
     rows = np.empty(count, np.int64)
     t = np.empty(count)

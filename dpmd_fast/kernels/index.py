@@ -27,13 +27,20 @@ class BallIndex(NamedTuple):
     depth: int  # sketch coordinates that enter products: all but the rest
     order: np.ndarray  # (n,) original number of each row
     sketch: np.ndarray  # (leaves, depth, 64) coordinates by leaf, in units of the radius
-    half_norms: np.ndarray  # (leaves, 64) -|sketch|^2 / 2; padding -1e300
     rests: np.ndarray  # (leaves, 64) length of the part outside the sketch
+    middles: np.ndarray  # (leaves, depth) centre of each leaf, and the leaf about it in single precision:
+    single: np.ndarray  # (leaves, depth, 64)
+    single_half_norms: np.ndarray  # (leaves, 64); padding -1e38
+    single_rests: np.ndarray  # (leaves, 64)
+    spreads: np.ndarray  # (leaves,) largest squared norm about the centre
     low: np.ndarray  # (nodes, depth) bounding boxes
     high: np.ndarray
     sizes: np.ndarray  # (nodes,) largest |sketch|^2
     children: np.ndarray  # (nodes, 2), or (-1, leaf number)
+    spans: np.ndarray  # (nodes, 2) first leaf and number of leaves below a node
     leaf_nodes: np.ndarray  # (leaves,) node of each leaf
+    leaf_low: np.ndarray  # (depth, leaves) the boxes of the leaves again, side by side
+    leaf_high: np.ndarray
     axes: np.ndarray  # (D, kept) rotation to the leading axes
     center: np.ndarray  # (D,)
     radius: float
@@ -54,25 +61,35 @@ def _build_index(Y: np.ndarray, radius: float) -> BallIndex:
     coordinates, rests = _sketch(Y, center, axes, radius, whole)
     # the rest is one more sketch coordinate: its difference bounds the distance from below
     points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
-    order, children, leaf_nodes = _split(points)
+    order, children, spans, leaf_nodes = _split(points)
     width = LANES * ((D + LANES) // LANES)
     rows = np.zeros((n, width))
     rows[:, :D] = Y[order]
     rows[:, D] = 1.0
-    sketch, half_norms, leaf_rests, low, high, sizes = _pack_leaves(points, rests, order, children)
+    sketch, leaf_rests, low, high, sizes = _pack_leaves(points, rests, order, children)
+    depth = axes.shape[1]
+    middles = np.ascontiguousarray(0.5 * (low + high)[leaf_nodes, :depth])
+    single, single_half_norms, single_rests, spreads = _shift_leaves(sketch, leaf_rests, middles, n)
     return BallIndex(
         rows=rows,
         columns=D,
-        depth=axes.shape[1],
+        depth=depth,
         order=order,
         sketch=sketch,
-        half_norms=half_norms,
         rests=leaf_rests,
+        middles=middles,
+        single=single,
+        single_half_norms=single_half_norms,
+        single_rests=single_rests,
+        spreads=spreads,
         low=low,
         high=high,
         sizes=sizes,
         children=children,
+        spans=spans,
         leaf_nodes=leaf_nodes,
+        leaf_low=np.ascontiguousarray(low[leaf_nodes].T),
+        leaf_high=np.ascontiguousarray(high[leaf_nodes].T),
         axes=axes,
         center=center,
         radius=float(radius),
@@ -168,6 +185,7 @@ def _split(points):
     order = np.arange(n)
     keys = np.empty(n)
     children = np.empty((2 * n_leaves - 1, 2), np.int64)
+    spans = np.empty((2 * n_leaves - 1, 2), np.int64)
     leaf_nodes = np.empty(n_leaves, np.int64)
     stack = np.empty((128, 3), np.int64)
     stack[0, 0] = 0
@@ -179,6 +197,8 @@ def _split(points):
         top -= 1
         node, start, stop = stack[top, 0], stack[top, 1], stack[top, 2]
         leaves = (stop - start + LEAF - 1) // LEAF
+        spans[node, 0] = start // LEAF
+        spans[node, 1] = leaves
         if leaves == 1:
             children[node, 0] = -1
             children[node, 1] = start // LEAF
@@ -210,7 +230,7 @@ def _split(points):
         stack[top + 1, 2] = middle
         top += 2
         nodes += 2
-    return order, children, leaf_nodes
+    return order, children, spans, leaf_nodes
 
 
 @kernel
@@ -218,7 +238,7 @@ def _pack_leaves(points, rests, order, children):
     n, depth = points.shape
     n_leaves = (n + LEAF - 1) // LEAF
     sketch = np.zeros((n_leaves, depth, LEAF))
-    half_norms = np.full((n_leaves, LEAF), -1e300)
+    norms = np.zeros((n_leaves, LEAF))
     leaf_rests = np.zeros((n_leaves, LEAF))
     low = np.full((len(children), depth), np.inf)
     high = np.full((len(children), depth), -np.inf)
@@ -230,7 +250,7 @@ def _pack_leaves(points, rests, order, children):
             value = points[i, k]
             sketch[leaf, k, slot] = value
             norm += value * value
-        half_norms[leaf, slot] = -0.5 * norm
+        norms[leaf, slot] = norm
         leaf_rests[leaf, slot] = rests[i]
     for node in range(len(children) - 1, -1, -1):  # children come after their parent
         if children[node, 0] < 0:
@@ -240,10 +260,48 @@ def _pack_leaves(points, rests, order, children):
                     low[node, k] = min(low[node, k], sketch[leaf, k, slot])
                     high[node, k] = max(high[node, k], sketch[leaf, k, slot])
             for slot in range(min(LEAF, n - leaf * LEAF)):
-                sizes[node] = max(sizes[node], -2.0 * half_norms[leaf, slot])
+                sizes[node] = max(sizes[node], norms[leaf, slot])
         else:
             for k in range(depth):
                 low[node, k] = min(low[children[node, 0], k], low[children[node, 1], k])
                 high[node, k] = max(high[children[node, 0], k], high[children[node, 1], k])
             sizes[node] = max(sizes[children[node, 0]], sizes[children[node, 1]])
-    return sketch, half_norms, leaf_rests, low, high, sizes
+    return sketch, leaf_rests, low, high, sizes
+
+
+@device
+def shift_leaf(sketch, lengths, here, middle, single, half_norms, rests):
+    """Sketch of a leaf about `middle` in single precision; returns its largest squared norm."""
+    norms = np.zeros(LEAF)
+    for k in range(len(single)):
+        for j in range(LEAF):
+            # the padding of the last leaf must stay small: its products may not overflow
+            value = np.float32(sketch[k, j] - middle[k] if j < here else 0.0)
+            single[k, j] = value
+            norms[j] += np.float64(value) * np.float64(value)
+    largest = 0.0
+    for j in range(LEAF):
+        rest = lengths[j]
+        rests[j] = np.float32(rest)
+        norm = norms[j] + rest * rest
+        half_norms[j] = np.float32(-0.5 * norm)
+        if j < here:
+            largest = max(largest, norm)
+    for j in range(here, LEAF):
+        half_norms[j] = np.float32(-1e38)
+    return largest
+
+
+@kernel
+def _shift_leaves(sketch, rests, middles, n):
+    n_leaves, depth = middles.shape
+    single = np.empty((n_leaves, depth, LEAF), np.float32)
+    half_norms = np.empty((n_leaves, LEAF), np.float32)
+    single_rests = np.empty((n_leaves, LEAF), np.float32)
+    spreads = np.empty(n_leaves)
+    for leaf in range(n_leaves):
+        here = min(LEAF, n - leaf * LEAF)
+        spreads[leaf] = shift_leaf(
+            sketch[leaf], rests[leaf], here, middles[leaf], single[leaf], half_norms[leaf], single_rests[leaf]
+        )
+    return single, half_norms, single_rests, spreads

@@ -19,6 +19,7 @@ from dpmd_fast.kernels.jit import JIT_DISABLED
 LANES = 4
 
 F64 = ir.DoubleType()
+F32 = ir.FloatType()
 I64 = ir.IntType(64)
 I32 = ir.IntType(32)
 VECTOR = ir.VectorType(F64, LANES)
@@ -105,86 +106,68 @@ def _reduce(context, builder, signature, args, difference):
     return _horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
 
 
-def _make_masks(element, lanes):
-    """Two 64-bit words for one query against a leaf of 64 points.
+@intrinsic
+def _ball_masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
+    """Two 64-bit words for one query against a leaf of 64 points, in single precision.
 
     With p_j = sum_k x[x0 + k] B[b0 + 64 k + j] + half_norms[h0 + j] and q_j = rest * rests[h0 + j]:
     bit j of out[0] is p_j + q_j >= maybe, bit j of out[1] is p_j - q_j >= inside.
     """
-    vector = ir.VectorType(element, lanes)
-    n_groups = 8
+    i64, f64 = types.int64, types.float64
+    sig = types.void(x, i64, B, i64, i64, half_norms, rests, i64, f64, f64, f64, out)
+    lanes = 8
+    vector = ir.VectorType(F32, lanes)
 
-    def fetch(builder, pointer, offset):
-        at = builder.bitcast(builder.gep(pointer, [offset]), vector.as_pointer())
-        return builder.load(at, align=8 if element is F64 else 4)
+    def codegen(context, builder, signature, args):
+        x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out = args
 
-    @intrinsic
-    def masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-        i64, f64 = types.int64, types.float64
-        sig = types.void(x, i64, B, i64, i64, half_norms, rests, i64, f64, f64, f64, out)
+        def fetch(pointer, offset):
+            at = builder.bitcast(builder.gep(pointer, [integer(offset)]), vector.as_pointer())
+            return builder.load(at, align=4)
 
-        def codegen(context, builder, signature, args):
-            x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out = args
-            px = pointer_to(context, builder, signature.args[0], x, x0)
-            pb = pointer_to(context, builder, signature.args[2], B, b0)
-            ph = pointer_to(context, builder, signature.args[5], half_norms, h0)
-            pr = pointer_to(context, builder, signature.args[6], rests, h0)
-            words = pointer_to(context, builder, signature.args[11], out, integer(0))
-            if element is not F64:
-                rest, maybe, inside = (builder.fptrunc(value, element) for value in (rest, maybe, inside))
-            rest, maybe, inside = (splat(builder, value, vector) for value in (rest, maybe, inside))
-            near_word = sure_word = integer(0)
-            for first in range(0, 64, lanes * n_groups):
-                start = [fetch(builder, ph, integer(first + lanes * j)) for j in range(n_groups)]
-                entry = builder.block
-                loop = builder.append_basic_block("masks.loop")
-                body = builder.append_basic_block("masks.body")
-                done = builder.append_basic_block("masks.done")
-                builder.branch(loop)
-                builder.position_at_end(loop)
-                k = builder.phi(I64)
-                k.add_incoming(integer(0), entry)
-                sums = [builder.phi(vector) for _ in range(n_groups)]
-                for j in range(n_groups):
-                    sums[j].add_incoming(start[j], entry)
-                builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
-                builder.position_at_end(body)
-                scalar = splat(builder, builder.load(builder.gep(px, [k])), vector)
-                row = builder.gep(pb, [builder.add(builder.mul(k, integer(64)), integer(first))])
-                for j in range(n_groups):
-                    product = fused(builder, scalar, fetch(builder, row, integer(lanes * j)), sums[j])
-                    sums[j].add_incoming(product, body)
-                k.add_incoming(builder.add(k, integer(1)), body)
-                builder.branch(loop)
-                builder.position_at_end(done)
-                for j in range(n_groups):
-                    at = first + lanes * j
-                    cross = builder.fmul(rest, fetch(builder, pr, integer(at)))
-                    near = builder.fcmp_ordered(">=", builder.fadd(sums[j], cross), maybe)
-                    sure = builder.fcmp_ordered(">=", builder.fsub(sums[j], cross), inside)
-                    bits = [
-                        builder.zext(builder.bitcast(hit, ir.IntType(lanes)), I64) for hit in (near, sure)
-                    ]
-                    near_word = builder.or_(near_word, builder.shl(bits[0], integer(at)))
-                    sure_word = builder.or_(sure_word, builder.shl(bits[1], integer(at)))
-            builder.store(near_word, words)
-            builder.store(sure_word, builder.gep(words, [integer(1)]))
-            return context.get_dummy_value()
+        px = pointer_to(context, builder, signature.args[0], x, x0)
+        pb = pointer_to(context, builder, signature.args[2], B, b0)
+        ph = pointer_to(context, builder, signature.args[5], half_norms, h0)
+        pr = pointer_to(context, builder, signature.args[6], rests, h0)
+        words = pointer_to(context, builder, signature.args[11], out, integer(0))
+        rest, maybe, inside = (
+            splat(builder, builder.fptrunc(value, F32), vector) for value in (rest, maybe, inside)
+        )
+        start = [fetch(ph, at) for at in range(0, 64, lanes)]
+        entry = builder.block
+        loop = builder.append_basic_block("masks.loop")
+        body = builder.append_basic_block("masks.body")
+        done = builder.append_basic_block("masks.done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k = builder.phi(I64)
+        k.add_incoming(integer(0), entry)
+        sums = [builder.phi(vector) for _ in start]
+        for total, first in zip(sums, start, strict=True):
+            total.add_incoming(first, entry)
+        builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
+        builder.position_at_end(body)
+        scalar = splat(builder, builder.load(builder.gep(px, [k])), vector)
+        row = builder.gep(pb, [builder.mul(k, integer(64))])
+        for j, total in enumerate(sums):
+            total.add_incoming(fused(builder, scalar, fetch(row, lanes * j), total), body)
+        k.add_incoming(builder.add(k, integer(1)), body)
+        builder.branch(loop)
+        builder.position_at_end(done)
+        near_word = sure_word = integer(0)
+        for j, total in enumerate(sums):
+            at = lanes * j
+            cross = builder.fmul(rest, fetch(pr, at))
+            near = builder.fcmp_ordered(">=", builder.fadd(total, cross), maybe)
+            sure = builder.fcmp_ordered(">=", builder.fsub(total, cross), inside)
+            bits = [builder.zext(builder.bitcast(hit, ir.IntType(lanes)), I64) for hit in (near, sure)]
+            near_word = builder.or_(near_word, builder.shl(bits[0], integer(at)))
+            sure_word = builder.or_(sure_word, builder.shl(bits[1], integer(at)))
+        builder.store(near_word, words)
+        builder.store(sure_word, builder.gep(words, [integer(1)]))
+        return context.get_dummy_value()
 
-        return sig, codegen
-
-    def plain_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-        columns = B.reshape(-1)[b0 : b0 + 64 * depth].reshape(depth, 64)
-        p = x.reshape(-1)[x0 : x0 + depth] @ columns + half_norms.reshape(-1)[h0 : h0 + 64]
-        q = p.dtype.type(rest) * rests.reshape(-1)[h0 : h0 + 64]
-        out[0] = sum(1 << j for j in range(64) if p[j] + q[j] >= p.dtype.type(maybe))
-        out[1] = sum(1 << j for j in range(64) if p[j] - q[j] >= p.dtype.type(inside))
-
-    return plain_masks if JIT_DISABLED else masks
-
-
-masks_double = _make_masks(F64, 4)
-masks_single = _make_masks(ir.FloatType(), 8)
+    return sig, codegen
 
 
 @intrinsic
@@ -247,6 +230,56 @@ def _pack(typingctx, row, r0, center, scale, panel, p0, stride, groups):
             store(
                 builder, builder.fmul(factor, value), builder.gep(target, [builder.mul(loop.index, stride)])
             )
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def _pack_scaled(typingctx, rows, r0, scale, panel, p0, stride, groups, count):
+    """panel[p0 + g stride + 4c + l] = scale rows[r0 + 4 (c groups + g) + l], c < count, g < groups."""
+    i64 = types.int64
+    sig = types.void(rows, i64, types.float64, panel, i64, i64, i64, i64)
+
+    def codegen(context, builder, signature, args):
+        rows, r0, scale, panel, p0, stride, groups, count = args
+        source = pointer_to(context, builder, signature.args[0], rows, r0)
+        target = pointer_to(context, builder, signature.args[3], panel, p0)
+        factor = splat(builder, scale)
+        length = builder.mul(groups, integer(LANES))
+        with cgutils.for_range(builder, groups, intp=I64) as group:
+            start = builder.gep(source, [builder.mul(group.index, integer(LANES))])
+            end = builder.gep(target, [builder.mul(group.index, stride)])
+            with cgutils.for_range(builder, count, intp=I64) as row:
+                value = load(builder, builder.gep(start, [builder.mul(row.index, length)]))
+                cell = builder.gep(end, [builder.mul(row.index, integer(LANES))])
+                store(builder, builder.fmul(factor, value), cell)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def _add_outer_four(typingctx, rows, r0, scale, C, count):
+    """C += the sum of w w^T, w = scale v, over `count` rows v of length four; C is 4 x 4."""
+    i64 = types.int64
+    sig = types.void(rows, i64, types.float64, C, i64)
+
+    def codegen(context, builder, signature, args):
+        rows, r0, scale, C, count = args
+        source = pointer_to(context, builder, signature.args[0], rows, r0)
+        target = pointer_to(context, builder, signature.args[3], C, integer(0))
+        cells = [builder.gep(target, [integer(LANES * i)]) for i in range(LANES)]
+        sums = [cgutils.alloca_once_value(builder, load(builder, cell)) for cell in cells]
+        factor = splat(builder, scale)
+        with cgutils.for_range(builder, count, intp=I64) as row:
+            start = builder.gep(source, [builder.mul(row.index, integer(LANES))])
+            scaled = builder.fmul(factor, load(builder, start))
+            for i in range(LANES):
+                left = splat(builder, builder.extract_element(scaled, ir.Constant(I32, i)))
+                builder.store(fused(builder, left, scaled, builder.load(sums[i])), sums[i])
+        for i in range(LANES):
+            store(builder, builder.load(sums[i]), cells[i])
         return context.get_dummy_value()
 
     return sig, codegen
@@ -373,6 +406,14 @@ def _plain_square_distance(A, a0, B, b0, count):
     return float(np.dot(gap, gap))
 
 
+def _plain_ball_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
+    columns = B.reshape(-1)[b0 : b0 + 64 * depth].reshape(depth, 64)
+    p = x.reshape(-1)[x0 : x0 + depth] @ columns + half_norms.reshape(-1)[h0 : h0 + 64]
+    q = p.dtype.type(rest) * rests.reshape(-1)[h0 : h0 + 64]
+    out[0] = sum(1 << j for j in range(64) if p[j] + q[j] >= p.dtype.type(maybe))
+    out[1] = sum(1 << j for j in range(64) if p[j] - q[j] >= p.dtype.type(inside))
+
+
 def _plain_center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc):
     block = M.reshape(-1)[m0 + ldm * np.arange(LANES)[:, None] + np.arange(LANES)]
     block = scale * (block - share * np.outer(sums[i : i + LANES], sums[j : j + LANES]))
@@ -385,6 +426,18 @@ def _plain_pack(row, r0, center, scale, panel, p0, stride, groups):
     for g in range(groups):
         part = source[r0 + LANES * g : r0 + LANES * (g + 1)] - center[LANES * g : LANES * (g + 1)]
         target[p0 + g * stride : p0 + g * stride + LANES] = scale * part
+
+
+def _plain_pack_scaled(rows, r0, scale, panel, p0, stride, groups, count):
+    source, target = rows.reshape(-1), panel.reshape(-1)
+    block = scale * source[r0 : r0 + LANES * groups * count].reshape(count, groups, LANES)
+    for g in range(groups):
+        target[p0 + g * stride : p0 + g * stride + LANES * count] = block[:, g].ravel()
+
+
+def _plain_add_outer_four(rows, r0, scale, C, count):
+    block = scale * rows.reshape(-1)[r0 : r0 + LANES * count].reshape(count, LANES)
+    C += block.T @ block
 
 
 def _plain_update_four(A, a0, lda, v, w, x, i, j, stop, y):
@@ -413,8 +466,11 @@ def _plain_count_ones(word):
 
 dot = _plain_dot if JIT_DISABLED else _dot
 square_distance = _plain_square_distance if JIT_DISABLED else _square_distance
+ball_masks = _plain_ball_masks if JIT_DISABLED else _ball_masks
 center_block = _plain_center_block if JIT_DISABLED else _center_block
 pack = _plain_pack if JIT_DISABLED else _pack
+pack_scaled = _plain_pack_scaled if JIT_DISABLED else _pack_scaled
+add_outer_four = _plain_add_outer_four if JIT_DISABLED else _add_outer_four
 update_four = _plain_update_four if JIT_DISABLED else _update_four
 add_multiple = _plain_add_multiple if JIT_DISABLED else _add_multiple
 add_difference = _plain_add_difference if JIT_DISABLED else _add_difference

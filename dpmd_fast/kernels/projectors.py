@@ -13,20 +13,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import find_leaves, half_square, point_mask
+from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.lanes import (
     LANES,
     add_difference,
+    add_outer_four,
     center_block,
     count_trailing_zeros,
-    pack,
+    pack_scaled,
     square_distance,
 )
 from dpmd_fast.kernels.tiles import add_gram
 
-_PANEL = 64
+_PANEL = 92  # rows of bases multiplied in one go; not a power of two, for the sake of the cache
 
 
 class LocalGeometry(NamedTuple):
@@ -78,49 +79,59 @@ def _geometry_of(index, bases, X, points, rests, beta, q, counts, masses, offset
     width = X.shape[1]
     d, padded = bases.shape[1], bases.shape[2]
     groups = padded // LANES
-    n_leaves = len(index.half_norms)
+    capacity = max(_PANEL, d)
+    n_leaves = len(index.rests)
     h2 = index.radius * index.radius
     share = 1.0 / h2
+    rows = index.rows
     leaves = np.empty(n_leaves, np.int64)
-    words = np.empty(2, np.uint64)
-    panel = np.empty((groups, _PANEL, LANES))
+    near = np.empty(n_leaves, np.uint64)
+    sure = np.empty(n_leaves, np.uint64)
+    panel = np.empty((groups, capacity, LANES))
     zero = np.zeros(padded)
     sums = np.zeros((padded, padded))
     offset = np.zeros(width)
     point = points[q]
-    half_norm = half_square(point)
-    found = find_leaves(index, point, point, -2.0 * half_norm, leaves)
+    size = square_norm(point)
+    found = find_leaves(index, point, point, size, leaves)
+    found = near_masks(index, point, rests[q], size, leaves, found, near, sure)
     one = np.uint64(1)
     count = 0
     mass = 0.0
     filled = 0
     for f in range(found):
-        word = point_mask(index, X, q * width, point, rests[q], half_norm, leaves[f], words)
+        word = near[f]
         while word != 0:
             row = leaves[f] * LEAF + count_trailing_zeros(word)
             word &= word - one
+            r2 = square_distance(X, q * width, rows, row * width, width)
+            if not r2 <= h2:
+                continue
             count += 1
-            t = share * (h2 - square_distance(X, q * width, index.rows, row * width, width))
+            t = share * (h2 - r2)
             if not t > 0.0:
                 continue
             weight = power(t, beta)
-            root = t if beta == 2.0 else weight**0.5
             mass += weight
-            add_difference(weight, index.rows, row * width, X, q * width, offset, width)
-            for c in range(d):
-                pack(bases, (row * d + c) * padded, zero, root, panel, LANES * filled, LANES * _PANEL, groups)
-                filled += 1
-                if filled == _PANEL:
-                    add_gram(panel, _PANEL, filled, sums, groups)
-                    filled = 0
+            add_difference(weight, rows, row * width, X, q * width, offset, width)
+            root = t if beta == 2.0 else weight**0.5
+            if groups == 1:
+                add_outer_four(bases, row * d * padded, root, sums, d)
+                continue
+            if filled + d > capacity:
+                add_gram(panel, capacity, filled, sums, groups)
+                filled = 0
+            pack_scaled(bases, row * d * padded, root, panel, LANES * filled, LANES * capacity, groups, d)
+            filled += d
     if filled > 0:
-        add_gram(panel, _PANEL, filled, sums, groups)
+        add_gram(panel, capacity, filled, sums, groups)
     scale = 1.0 / mass if mass > 0.0 else 0.0
     for k in range(padded):
         offsets[q, k] = scale * offset[k]
+    projector = projectors[q]
     for i in range(0, padded, LANES):
         for j in range(i, padded, LANES):
-            center_block(sums, i * padded + j, padded, zero, i, j, 0.0, scale, projectors[q], padded)
+            center_block(sums, i * padded + j, padded, zero, i, j, 0.0, scale, projector, padded)
     counts[q] = count
     masses[q] = mass
 

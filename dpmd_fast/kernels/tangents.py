@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import find_leaves, half_square, leaf_masks, point_mask
+from dpmd_fast.kernels.balls import find_leaves, leaf_masks, point_masks
 from dpmd_fast.kernels.eigen import arbitrary_start, leading_rows, scratch
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
@@ -38,13 +38,18 @@ _BATCH_BYTES = 1 << 25
 _LEAF_REACH = 4.0  # leaves wider than this many radii are not chained
 
 
+def padded_width(columns: int) -> int:
+    """Columns of a padded basis or matrix: the next multiple of four."""
+    return LANES * ((columns + LANES - 1) // LANES)
+
+
 def local_tangents(index: BallIndex, dim: int, n_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Tangent bases (n, dim, padded D) and ball counts (n,) of all reference points, in leaf order.
 
     The basis of a point whose ball holds fewer than dim + 1 points is zero.
     """
     n = len(index.rows)
-    padded = LANES * ((index.columns + LANES - 1) // LANES)
+    padded = padded_width(index.columns)
     bases = np.zeros((n, dim, padded))
     counts = np.zeros(n, np.int64)
     hard = np.zeros(n, np.bool_)
@@ -61,7 +66,8 @@ def local_tangents(index: BallIndex, dim: int, n_threads: int | None = None) -> 
 def covariance_at(index: BallIndex, z: np.ndarray) -> tuple[np.ndarray, int]:
     """Covariance (D, D) of the reference points in the ball around one point, and their number."""
     points, rests = sketch_queries(index, z[None, :])
-    matrix = np.zeros((1, *2 * [LANES * ((index.columns + LANES - 1) // LANES)]))
+    width = padded_width(index.columns)
+    matrix = np.zeros((1, width, width))
     with threads(1):
         trace, count = _scatter_at(index, pad_queries(index, z[None, :]), points, rests, 0, matrix)
     return matrix[0, : index.columns, : index.columns] * (trace / max(count - 1, 1)), int(count)
@@ -71,7 +77,8 @@ def _scatters(index: BallIndex, rows: np.ndarray, n_threads: int | None) -> np.n
     """Scatter matrices of trace 1 around reference points given by their rows."""
     X = np.ascontiguousarray(index.rows[rows])
     points, rests = sketch_queries(index, X[:, : index.columns])
-    matrices = np.zeros((len(rows), *2 * [LANES * ((index.columns + LANES - 1) // LANES)]))
+    width = padded_width(index.columns)
+    matrices = np.zeros((len(rows), width, width))
     with threads(n_threads, chunk=4):
         _scatter_many(index, X, points, rests, matrices)
     return matrices
@@ -202,7 +209,7 @@ def _tangents_of_leaf(index, leaf, bases, counts, hard):
     n, width = index.rows.shape
     D = index.columns
     d, padded = bases.shape[1], bases.shape[2]
-    n_leaves = len(index.half_norms)
+    n_leaves = len(index.rests)
     groups = width // LANES
     h2 = index.radius * index.radius
     here = min(LEAF, n - leaf * LEAF)
@@ -275,7 +282,7 @@ def _tangents_of_leaf(index, leaf, bases, counts, hard):
 
 @kernel(parallel=True)
 def _all_tangents(index, bases, counts, hard):
-    for leaf in prange(len(index.half_norms)):
+    for leaf in prange(len(index.rests)):
         _tangents_of_leaf(index, np.int64(leaf), bases, counts, hard)
 
 
@@ -283,15 +290,11 @@ def _all_tangents(index, bases, counts, hard):
 def _scatter_at(index, X, points, rests, q, matrices):
     """matrices[q] = scatter of the ball around row q of X, scaled to trace 1; returns (trace, count)."""
     width = index.rows.shape[1]
-    leaves = np.empty(len(index.half_norms), np.int64)
-    point = points[q]
-    half_norm = half_square(point)
-    found = find_leaves(index, point, point, -2.0 * half_norm, leaves)
-    masks = np.empty((1, found), np.uint64)
-    words = np.empty(2, np.uint64)
+    leaves = np.empty(len(index.rests), np.int64)
+    masks = np.empty((1, len(leaves)), np.uint64)
+    found = point_masks(index, X, q * width, points[q], rests[q], leaves, masks[0])
     count = 0
     for f in range(found):
-        masks[0, f] = point_mask(index, X, q * width, point, rests[q], half_norm, leaves[f], words)
         count += count_ones(masks[0, f])
     if count < 2:
         return 0.0, count

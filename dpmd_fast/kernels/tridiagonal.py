@@ -10,12 +10,13 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.eigen import arbitrary_start, leading_rows, orthonormalize, scratch
+from dpmd_fast.kernels.eigen import JACOBI_MOST, arbitrary_start, leading_rows, orthonormalize, scratch
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.lanes import add_multiple, dot, update_four
 from dpmd_fast.kernels.tiles import multiply_symmetric
 
-_SECTIONS = 16
+_SECTIONS = 32
+_SECTION_WIDTH = 1e-6
 _COLD = 3  # unchecked multiplications before a matrix is asked whether it has a gap
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -102,42 +103,51 @@ def _tridiagonalize(A, n, width, diagonal, off, tau, work):
 
 @device
 def _multisect(diagonal, off2, n, d, low, high, values):
-    """The d largest eigenvalues of a tridiagonal matrix, by counting sign changes at 16 points at once.
+    """The d largest eigenvalues of a tridiagonal matrix, by counting sign changes at 32 points at once.
 
-    To 1e-8 of the norm: inverse iteration finds the rest of the digits.
+    To about 1e-6 of the norm, in single precision: inverse iteration finds the rest of the digits.
     """
     norm = max(abs(low), abs(high))
-    width = 1e-8 * norm
-    tiny = _EPS * _EPS * norm
-    at = np.empty(_SECTIONS)
-    pivot = np.empty(_SECTIONS)
-    below = np.empty(_SECTIONS)
+    scale = 1.0 / norm
+    width = np.float32(_SECTION_WIDTH)
+    tiny = np.float32(1e-14)
+    zero, one = np.float32(0.0), np.float32(1.0)
+    at = np.empty(_SECTIONS, np.float32)
+    pivot = np.empty(_SECTIONS, np.float32)
+    below = np.empty(_SECTIONS, np.float32)
+    lows = np.full(d, np.float32(scale * low))
+    highs = np.full(d, np.float32(scale * high))
     for k in range(d):
-        a = low
-        b = high if k == 0 else min(high, values[k - 1] + width)
-        while b - a > width:
+        while highs[k] - lows[k] > width:
+            a = lows[k]
+            step = (highs[k] - a) / np.float32(_SECTIONS + 1)
             for t in range(_SECTIONS):
-                at[t] = a + (b - a) * (t + 1) / (_SECTIONS + 1)
-                pivot[t] = 1.0
-                below[t] = 0.0
-            coupling = 0.0
+                at[t] = a + step * np.float32(t + 1)
+                pivot[t] = one
+                below[t] = zero
+            coupling = zero
             for i in range(n):
+                entry = np.float32(scale * diagonal[i])
                 for t in range(_SECTIONS):
-                    p = diagonal[i] - at[t] - coupling / pivot[t]
+                    p = entry - at[t] - coupling / pivot[t]
                     p = p if abs(p) > tiny else -tiny
                     pivot[t] = p
-                    below[t] += 1.0 if p < 0.0 else 0.0
-                coupling = off2[i]
-            new_a, new_b = a, b
-            for t in range(_SECTIONS):
-                if below[t] <= n - 1 - k:
-                    new_a = max(new_a, at[t])
-                else:
-                    new_b = min(new_b, at[t])
-            if new_a == a and new_b == b:
+                    below[t] += one if p < zero else zero
+                coupling = np.float32(scale * scale * off2[i])
+            moved = False
+            for e in range(k, d):  # the counts tell something about the smaller ones, too
+                most = np.float32(n - 1 - e)
+                for t in range(_SECTIONS):
+                    if below[t] <= most:
+                        if at[t] > lows[e]:
+                            lows[e] = at[t]
+                            moved = moved or e == k
+                    elif at[t] < highs[e]:
+                        highs[e] = at[t]
+                        moved = moved or e == k
+            if not moved:
                 break
-            a, b = new_a, new_b
-        values[k] = 0.5 * (a + b)
+        values[k] = 0.5 * norm * (np.float64(lows[k]) + np.float64(highs[k]))
 
 
 @device
@@ -241,7 +251,7 @@ def _inverse_iteration(diagonal, off, n, d, values, Q, width, norm, work):
             quotient = diagonal[n - 1] * x[n - 1] * x[n - 1]
             for i in range(n - 1):
                 quotient += x[i] * (diagonal[i] * x[i] + 2.0 * off[i] * x[i + 1])
-            if abs(quotient - values[k]) <= 2e-8 * norm:
+            if abs(quotient - values[k]) <= 2.0 * _SECTION_WIDTH * norm:
                 shift = quotient
         for i in range(width):
             Q[k, i] = x[i]
@@ -290,12 +300,28 @@ def direct(C, A, n, width, d, Q, Z, work):
 
 
 @device
+def _may_have_gap(C, n, width, d):
+    """Whether a matrix with d equal eigenvalues and nothing but noise beside them has a gap below them.
+
+    With t the trace, what is not in those eigenvalues has a squared norm of |C|^2 - t^2 / d. A guess that
+    costs time when it is wrong, nothing else.
+    """
+    trace = 0.0
+    for i in range(n):
+        trace += C[i, i]
+    top2 = trace * trace / d
+    return dot(C, 0, C, 0, width * width) - top2 < 0.8 * top2 / d
+
+
+@device
 def _top_subspace(matrices, D, bases, solved, q):
     padded, d = matrices.shape[1], bases.shape[1]
     C = matrices[q]
     Q, Z, R, S, A, V = scratch(padded, d)
-    arbitrary_start(Q, D)
-    solved[q] = leading_rows(C, D, padded, d, np.int64(_COLD), Q, Z, R, S, A, V) >= 0
+    solved[q] = False
+    if D <= JACOBI_MOST or _may_have_gap(C, D, padded, d):
+        arbitrary_start(Q, D)
+        solved[q] = leading_rows(C, D, padded, d, np.int64(_COLD), Q, Z, R, S, A, V) >= 0
     if not solved[q] and D > 2:
         full = np.empty((padded, padded))
         solved[q] = direct(C, full, D, padded, d, Q, Z, np.zeros((10, padded)))

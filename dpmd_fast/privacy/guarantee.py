@@ -82,13 +82,12 @@ def paper_guarantee(
     bandwidth: float,
     sensitivity_constant: float,
     seeded: bool,
-    adjacency: Adjacency = "replace-one",
     lemma: Literal[1, 2],
     basic_composition: bool = False,
     lost_in_rounding: bool = False,
     released: str = "the released result",
 ) -> Guarantee:
-    """Guarantee of the paper's route: Lemma 1 for Algorithm 1, Lemma 2 for Algorithm 2.
+    """Guarantee of the paper's route, under replace-one: Lemma 1 for Algorithm 1, Lemma 2 for Algorithm 2.
 
     Parameters
     ----------
@@ -97,13 +96,11 @@ def paper_guarantee(
     mu : float
         What the releases spend in total, ``sqrt(2 sum(rho))``.
     n : int
-        Number of records the noise was scaled with; a public number under "add-remove".
+        Number of records the noise was scaled with; public, since neighbours have as many.
     dim, bandwidth, sensitivity_constant
         d, h and C of the bounds ``Delta_P = C/(n h^d)`` and, for Lemma 2, ``Delta_m = C/(n h^(d-1))``.
     seeded : bool
         Whether the noise came from a seed.
-    adjacency : {"replace-one", "add-remove"}
-        The paper proves its lemmas for replace-one.
     lemma : {1, 2}
         Which sensitivity bound was used.
     basic_composition : bool
@@ -120,12 +117,11 @@ def paper_guarantee(
     _one_of("lemma", lemma, (1, 2))
     bounds = _paper_bounds(n, dim, h, constant, lemma)
     failure = "n^-(1+c)" if lemma == 1 else "n^-c"
-    neighbour = "replacing one record" if adjacency == "replace-one" else "adding or removing one record"
     numbers = f"{budget.epsilon:g}, {budget.delta:g}"
-    claim = f"({numbers})-differential privacy under {adjacency} adjacency"
+    claim = f"({numbers})-differential privacy under replace-one adjacency"
     if basic_composition:
         claim += ", by basic composition over the queries,"
-    premise = f"{neighbour} changes what is noised by at most {bounds} with C = {constant:g}"
+    premise = f"replacing one record changes what is noised by at most {bounds} with C = {constant:g}"
     if seeded:
         holds: Holds = "not private"
         statement = (
@@ -153,9 +149,8 @@ def paper_guarantee(
         f"to delta: (epsilon, delta + {failure}). The lemma is about one point; over several queries and "
         "steps the failure probabilities add up.",
         *_UNCOVERED,
-        *(_ADD_REMOVE if adjacency == "add-remove" else ()),
     )
-    return Guarantee(budget.epsilon, budget.delta, mu, adjacency, holds, statement, conditions)
+    return Guarantee(budget.epsilon, budget.delta, mu, "replace-one", holds, statement, conditions)
 
 
 def _paper_bounds(n: int, dim: int, h: float, constant: float, lemma: int) -> str:
@@ -186,9 +181,6 @@ _UNCOVERED = (
     "Choices that depend on the records and that no budget pays for are not covered: the no_neighbor test "
     "and other status flags, h and d read from the reference, medians and MADs of the reference.",
     "The noise is floating-point Gaussian noise, whose low bits leak information about what it hides.",
-)
-_ADD_REMOVE = (
-    "The lemmas are proved for replace-one; of add-remove the paper only says that constants change.",
 )
 
 

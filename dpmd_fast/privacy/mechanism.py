@@ -13,6 +13,7 @@ from dpmd_fast.kernels.jit import threads
 from dpmd_fast.privacy.entropy import EntropySource
 
 Floats = NDArray[np.float64]
+_ROUNDING = 2.0**-40  # noise below this share of the values it hides is not worth the name
 
 
 def standard_normals(source: EntropySource, count: int, n_threads: int | None = None) -> Floats:
@@ -32,6 +33,11 @@ def standard_normals(source: EntropySource, count: int, n_threads: int | None = 
             made += more
             left = left[used:]
     return out
+
+
+def lost_in_rounding(scales: float | Floats, sizes: float | Floats) -> bool:
+    """Whether some noise is so small beside the `sizes` of what it hides that rounding would swallow it."""
+    return bool(np.any(scales < _ROUNDING * np.asarray(sizes)))
 
 
 def noisy_projectors(

@@ -16,14 +16,14 @@ from dpmd_fast.kernels.projectors import local_geometry
 from dpmd_fast.privacy.accounting import checked_integer
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 from dpmd_fast.reference import fit_reference
-from dpmd_fast.validation import checked_geometry, checked_points, checked_threads
+from dpmd_fast.validation import check_enough, checked_geometry, checked_points, checked_threads
 
 Floats = NDArray[np.float64]
 _RADII = 40
 _REMOVED = 48
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EmpiricalSensitivity:
     """The largest changes found, and the constants C that would cover them."""
 
@@ -78,8 +78,7 @@ def empirical_sensitivity(
     reference = np.asarray(checked_points("Y", Y), dtype=np.float64)
     n, D = reference.shape
     h, d, exponent = checked_geometry(bandwidth, dim, beta, D)
-    if n < d + 2:
-        raise ValueError(f"Y has {n} sample(s): must have at least dim + 2 = {d + 2}")
+    check_enough("Y", n, d)
     queries = np.asarray(checked_points("z", np.atleast_2d(np.asarray(z)), columns=D), dtype=np.float64)
     most = checked_integer("candidates", candidates, minimum=1)
     threads = checked_threads(n_threads)

@@ -14,7 +14,7 @@ BUDGET = Budget(epsilon=1.0, delta=0.1)
 
 def private(bandwidth, dim, budget=BUDGET, seed=None):
     warnings.simplefilter("ignore", LargeDeltaWarning)
-    return DPManifoldDenoiser(bandwidth, dim, budget, steps=STEPS, seed=seed, n_threads=THREADS)
+    return DPManifoldDenoiser(bandwidth, dim, budget, "projector", steps=STEPS, seed=seed, n_threads=THREADS)
 
 
 class Estimators:

@@ -10,12 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpmd_fast.denoiser import DPManifoldDenoiser
     from dpmd_fast.descent import DescentResult, gradient_descent
-    from dpmd_fast.paper import DPManifoldDenoiser, ManifoldDenoiser, paper_bandwidth
+    from dpmd_fast.moments import release_moments
+    from dpmd_fast.paper import ManifoldDenoiser, paper_bandwidth
     from dpmd_fast.privacy.budget import Budget, BudgetExceeded
     from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning
     from dpmd_fast.privacy.search import EmpiricalSensitivity, empirical_sensitivity
     from dpmd_fast.projector import ProjectorRelease, dp_projector
+    from dpmd_fast.release import Release
     from dpmd_fast.warm import warmup
 
 __version__ = "0.1.0"
@@ -30,20 +33,25 @@ __all__ = [
     "LargeDeltaWarning",
     "ManifoldDenoiser",
     "ProjectorRelease",
+    "Release",
     "dp_projector",
     "empirical_sensitivity",
     "gradient_descent",
     "paper_bandwidth",
+    "release_moments",
     "warmup",
 ]
 
 _HOMES = {
     "descent": ("DescentResult", "gradient_descent"),
-    "paper": ("DPManifoldDenoiser", "ManifoldDenoiser", "paper_bandwidth"),
+    "denoiser": ("DPManifoldDenoiser",),
+    "moments": ("release_moments",),
+    "paper": ("ManifoldDenoiser", "paper_bandwidth"),
     "privacy.budget": ("Budget", "BudgetExceeded"),
     "privacy.guarantee": ("Guarantee", "LargeDeltaWarning"),
     "privacy.search": ("EmpiricalSensitivity", "empirical_sensitivity"),
     "projector": ("ProjectorRelease", "dp_projector"),
+    "release": ("Release",),
     "warm": ("warmup",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -62,7 +62,9 @@ def main(arguments: list[str] | None = None) -> None:
         ("Nonprivate-MD", "nonprivate", *timed(nonprivate.transform, sample)),
     ]
     for constant in (1, needed):
-        private = DPManifoldDenoiser(bandwidth=h, dim=1, budget=BUDGET, sensitivity_constant=constant)
+        private = DPManifoldDenoiser(
+            bandwidth=h, dim=1, budget=BUDGET, mechanism="projector", sensitivity_constant=constant
+        )
         with warnings.catch_warnings():
             # delta = 0.1 is the paper's own setting; the report says what it means
             warnings.simplefilter("ignore", LargeDeltaWarning)

@@ -136,3 +136,15 @@ def _denoise_block(
         finite = np.isfinite(X).all(axis=1)
         status[queries[alive[~finite]]] = "failed"
         moved[queries[alive[finite]]] = X[finite]
+
+
+def like_queries(points: Floats, queries: Points, status: NDArray[np.str_]) -> Points:
+    """`points` in the type of the queries; a point beyond the range of float32 is "failed" and not moved."""
+    if queries.dtype == points.dtype:
+        return points
+    with np.errstate(over="ignore"):
+        out = points.astype(queries.dtype)
+    beyond = ~np.isfinite(out).all(axis=1)
+    status[beyond] = "failed"
+    out[beyond] = queries[beyond]
+    return out

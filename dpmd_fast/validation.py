@@ -17,7 +17,7 @@ from dpmd_fast.privacy.budget import Budget
 Points = NDArray[np.floating[Any]]
 
 # Values in units of the bandwidth stay below 1e140, so that sums of their squares do not overflow.
-_LARGEST = 1e100
+LARGEST = 1e100
 _SMALLEST = 1e-40
 
 
@@ -49,18 +49,27 @@ def checked_point(name: str, values: Any, columns: int) -> Points:
 
 def checked_geometry(bandwidth: Any, dim: Any, beta: Any, columns: int) -> tuple[float, int, float]:
     """Bandwidth > 0, 1 <= dim < D, beta >= 2."""
-    h = checked("bandwidth", bandwidth, positive=True)
-    if not _SMALLEST < h < _LARGEST:
-        raise ValueError(f"bandwidth = {bandwidth!r}: must lie between {_SMALLEST:g} and {_LARGEST:g}")
+    h = checked_bandwidth(bandwidth)
     d = checked_integer("dim", dim, minimum=1)
     if d >= columns:
         raise ValueError(
             f"dim = {d}: must be below the number of columns; the points have {columns} feature(s)"
         )
+    return h, d, checked_beta(beta)
+
+
+def checked_bandwidth(bandwidth: Any) -> float:
+    h = checked("bandwidth", bandwidth, positive=True)
+    if not _SMALLEST < h < LARGEST:
+        raise ValueError(f"bandwidth = {bandwidth!r}: must lie between {_SMALLEST:g} and {LARGEST:g}")
+    return h
+
+
+def checked_beta(beta: Any) -> float:
     exponent = checked("beta", beta, positive=True)
     if exponent < 2.0:
         raise ValueError(f"beta = {beta!r}: must be at least 2")
-    return h, d, exponent
+    return exponent
 
 
 def checked_threads(n_threads: Any) -> int | None:
@@ -100,8 +109,8 @@ def check_range(name: str, array: Points) -> None:
     """Refuse NaN, infinities and values whose squares would overflow."""
     if not np.isfinite(array).all():
         raise ValueError(f"{name} contains NaN or infinity: all values must be finite")
-    if array.size and max(float(array.max()), -float(array.min())) > _LARGEST:
-        raise ValueError(f"{name} contains values beyond {_LARGEST:g}: their squares would overflow; rescale")
+    if array.size and max(float(array.max()), -float(array.min())) > LARGEST:
+        raise ValueError(f"{name} contains values beyond {LARGEST:g}: their squares would overflow; rescale")
 
 
 def _share_memory(a: Any, b: Any) -> bool:

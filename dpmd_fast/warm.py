@@ -11,10 +11,11 @@ def warmup() -> None:
     The first time on a machine this takes about a minute; after that well under a second. Kernels work
     in float64 inside, so one compilation serves float32 and float64 input alike.
     """
+    from dpmd_fast.denoiser import DPManifoldDenoiser
     from dpmd_fast.descent import gradient_descent
     from dpmd_fast.kernels.balls import count_neighbors
     from dpmd_fast.kernels.index import build_index
-    from dpmd_fast.paper import DPManifoldDenoiser, ManifoldDenoiser
+    from dpmd_fast.paper import ManifoldDenoiser
     from dpmd_fast.privacy.budget import Budget
     from dpmd_fast.projector import dp_projector
 
@@ -23,7 +24,9 @@ def warmup() -> None:
         reference, queries = rng.normal(size=(200, columns)), rng.normal(size=(4, columns))
         budget = Budget(epsilon=0.5, delta=1e-3)
         ManifoldDenoiser(bandwidth=3.0, dim=1).fit(reference).transform(queries)
-        DPManifoldDenoiser(bandwidth=3.0, dim=1, budget=budget).fit(reference).transform(queries)
+        for mechanism in ("moments", "projector"):
+            private = DPManifoldDenoiser(bandwidth=3.0, dim=1, budget=budget, mechanism=mechanism)
+            private.fit(reference).transform(queries)
         dp_projector(reference, queries[0], 3.0, 1, budget)
         gradient_descent(reference, queries, 3.0, 1, steps=2)
         count_neighbors(build_index(reference, 3.0), queries)

@@ -10,7 +10,10 @@ Two conventions that the paper leaves open:
 * Where no kernel mass is left, the mean and the averaged projector are NaN.
 """
 
+import functools
 import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
 
 import numpy as np
 
@@ -299,3 +302,107 @@ def gradient_descent(Y, Z, h, d, steps, beta, tol, shrink=0.5):
 def paper_bandwidth(n, d, sigma):
     """h = max(5 (ln n / n)^(1/(d+1)), 2 sqrt(sigma))."""
     return max(5.0 * (math.log(n) / n) ** (1.0 / (d + 1)), 2.0 * math.sqrt(sigma))
+
+
+# Exact rounded normal samples (Karney's algorithm N on a lattice 32 times finer)
+
+CELLS = 32
+
+
+@functools.cache
+def cell_thresholds(bits):
+    """floor(2^bits P(c <= i)) for i = 0, 1, ..., 599, where P(c = i) is proportional to exp(-i^2 / 2048)."""
+    with localcontext() as context:
+        context.prec = 250
+        weights = [(-Decimal(i * i) / (2 * CELLS**2)).exp() for i in range(1200)]
+        total = sum(weights)
+        below = Decimal(0)
+        thresholds = []
+        for weight in weights[:600]:
+            below += weight
+            thresholds.append(math.floor(below / total * 2**bits))
+    return thresholds
+
+
+class Digits:
+    """Random digits of `digit_bits` bits from words[at:], the highest bits of each word first."""
+
+    def __init__(self, words, at, digit_bits):
+        self.words, self.at, self.digit_bits, self.bits = words, at, digit_bits, ""
+
+    def number(self, width):
+        while len(self.bits) < width:
+            if self.at == len(self.words):
+                raise EOFError
+            self.bits += f"{int(self.words[self.at]):064b}"
+            self.at += 1
+        number = int(self.bits[:width], 2)
+        self.bits = self.bits[width:]
+        return number
+
+    def fresh_is_below(self, other):
+        """Draw a uniform, digit by digit, until it differs from `other`; extend that, too, where needed."""
+        fresh = []
+        while fresh == other[: len(fresh)]:
+            if len(other) == len(fresh):
+                other.append(self.number(self.digit_bits))
+            fresh.append(self.number(self.digit_bits))
+        return fresh < other[: len(fresh)], fresh
+
+
+def normal_attempt(words, at, deviation, guide_bits=13, digit_bits=13):
+    """One attempt from words[at]: the sample, or None if it is rejected, and the next word.
+
+    Raises EOFError where the words end.
+    """
+    first = f"{int(words[at]):064b}"
+    guide, choice, sign, fraction = first[:guide_bits], int(first[13:24], 2), first[24], first[25:]
+    more = Digits(words, at + 1, digit_bits)
+
+    precision = guide_bits + digit_bits * math.ceil((256 - guide_bits) / digit_bits)
+    thresholds = cell_thresholds(precision)
+    uniform, known = int(guide, 2), guide_bits
+    c = 0
+    while True:
+        while uniform == thresholds[c] >> (precision - known):
+            uniform = uniform << digit_bits | more.number(digit_bits)
+            known += digit_bits
+        if uniform < thresholds[c] >> (precision - known):
+            break
+        c += 1
+
+    t = [int(fraction[i : i + digit_bits], 2) for i in range(0, 39, digit_bits)]
+    links = 0
+    last = t
+    while choice < 2 * c or (choice == 2 * c and more.fresh_is_below(t)[0]):
+        below, fresh = more.fresh_is_below(last)
+        if not below:
+            break
+        links += 1
+        last = fresh
+        choice = more.number(11)
+    if links % 2 == 1:
+        return None, more.at
+
+    while True:
+        low = sum(Fraction(digit, 2 ** (digit_bits * (i + 1))) for i, digit in enumerate(t))
+        high = low + Fraction(1, 2 ** (digit_bits * len(t)))
+        nearest = math.floor(deviation * (c + low) / CELLS + Fraction(1, 2))
+        if deviation * (c + high) / CELLS + Fraction(1, 2) <= nearest + 1:
+            return (-nearest if sign == "1" else nearest), more.at
+        t.append(more.number(digit_bits))
+
+
+def rounded_normals(words, count, deviation, guide_bits=13, digit_bits=13):
+    """At most `count` samples of round(deviation * xi) from the words, and how many words they used."""
+    samples = []
+    at = 0
+    while len(samples) < count and at < len(words):
+        try:
+            sample, following = normal_attempt(words, at, deviation, guide_bits, digit_bits)
+        except EOFError:
+            break
+        at = following
+        if sample is not None:
+            samples.append(sample)
+    return samples, at

@@ -46,7 +46,9 @@ SETTINGS = {
 def calls(reference, queries, bandwidth=1.0, dim=2, beta=2.0):
     """Every public way in, as functions of no arguments."""
     yield lambda: ManifoldDenoiser(bandwidth, dim, beta=beta).fit(reference).transform(queries)
-    yield lambda: DPManifoldDenoiser(bandwidth, dim, BUDGET, beta=beta).fit(reference).transform(queries)
+    for mechanism in ("moments", "projector"):
+        model = DPManifoldDenoiser(bandwidth, dim, BUDGET, mechanism, beta=beta)
+        yield lambda model=model: model.fit(reference).transform(queries)
     yield lambda: gradient_descent(reference, queries, bandwidth, dim, beta=beta)
     yield lambda: empirical_sensitivity(reference, queries, bandwidth, dim, beta=beta)
     if beta == 2.0 and np.ndim(queries) == 2 and len(queries):
@@ -64,7 +66,7 @@ def test_bad_references(kind):
 @pytest.mark.parametrize("kind", [k for k in REFERENCES if k != "too few"])
 def test_bad_queries(kind):
     queries, pattern = REFERENCES[kind]
-    for call in list(calls(Y, queries))[:4]:
+    for call in list(calls(Y, queries))[:5]:
         with pytest.raises(ValueError, match=f"{pattern}|features|finite"):
             call()
 
@@ -104,11 +106,16 @@ def test_bad_settings(kind):
         ({"theta": float("nan")}, "theta"),
         ({"sensitivity_constant": 0.0}, "sensitivity_constant"),
         ({"sensitivity_constant": -3}, "sensitivity_constant"),
-        ({"adjacency": "add-remove"}, "adjacency"),
+        ({"adjacency": "add-remove", "mechanism": "projector"}, "adjacency"),
+        ({"adjacency": "neighbours"}, "adjacency"),
+        ({"batch_rows": 0}, "batch_rows"),
         ({"seed": -1}, "seed"),
         ({"seed": 0.5}, "seed"),
         ({"n_threads": 0}, "n_threads"),
         ({"schedule": "sometimes"}, "schedule"),
+        ({"schedule": "sometimes", "mechanism": "projector"}, "schedule"),
+        ({"schedule": np.zeros((4, 1, 2)), "mechanism": "projector"}, "schedule"),
+        ({"schedule": [0.1, 0.2]}, "schedule"),
         ({"schedule": np.zeros((4, 1, 2))}, "schedule"),
         ({"schedule": [[1.0]]}, "schedule"),
     ],
@@ -123,7 +130,7 @@ def test_a_negative_schedule_is_refused():
     schedule = np.full((4, 1, 2), BUDGET.rho / 8)
     schedule[0, 0] += [-BUDGET.rho, BUDGET.rho]
     with pytest.raises(ValueError, match="schedule"):
-        DPManifoldDenoiser(1.0, 2, BUDGET, schedule=schedule).fit(Y).transform(Z)
+        DPManifoldDenoiser(1.0, 2, BUDGET, "projector", schedule=schedule).fit(Y).transform(Z)
 
 
 def test_bad_projector_settings():

@@ -16,6 +16,10 @@ FIGURES = {
 }
 
 
+def algorithm_2(*arguments, **options):
+    return DPManifoldDenoiser(*arguments, mechanism="projector", **options)
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_of_the_readme(name):
     options, n, sigma, h, expected = FIGURES[name]
@@ -25,7 +29,7 @@ def test_figures_of_the_readme(name):
         data = simulate(shape, n, 1000, sigma, np.random.default_rng(seed))
         results = [data.queries, ManifoldDenoiser(h, shape.dim).fit(data.references).transform(data.queries)]
         for constant in (1, 10, 40):
-            private = DPManifoldDenoiser(
+            private = algorithm_2(
                 h, shape.dim, Budget(1.0, 0.1, "paper"), sensitivity_constant=constant, seed=1000 + seed
             )
             with warnings.catch_warnings():

@@ -28,6 +28,10 @@ from dpmd_fast.privacy.mechanism import standard_normals
 BUDGET = Budget(epsilon=1.0, delta=1e-4)
 
 
+def algorithm_2(*arguments, **options):
+    return DPManifoldDenoiser(*arguments, mechanism="projector", **options)
+
+
 def curved(n, D, d, seed, offset=0.0):
     """Points near a d-sphere in R^D, and a few queries near it."""
     rng = np.random.default_rng(seed)
@@ -70,7 +74,7 @@ def replayed_noise(seed, m, steps, D, scales):
 def test_algorithm_2_is_the_plain_loop_with_the_same_noise(D, d, h, beta):
     Y, Z = curved(180, D, d, seed=10 + D)
     rho = BUDGET.rho
-    model = DPManifoldDenoiser(
+    model = algorithm_2(
         h, d, BUDGET, steps=2, beta=beta, theta=0.3, sensitivity_constant=1e-3, seed=7
     ).fit(Y)
     comp_points = model.transform(Z)
@@ -127,7 +131,7 @@ def test_dtype_and_threads(dtype):
     assert one.dtype == dtype
     assert np.array_equal(one, two)
     private = [
-        DPManifoldDenoiser(1.0, 2, BUDGET, steps=2, seed=1, n_threads=t).fit(Y).transform(Z) for t in (1, 2)
+        algorithm_2(1.0, 2, BUDGET, steps=2, seed=1, n_threads=t).fit(Y).transform(Z) for t in (1, 2)
     ]
     assert private[0].dtype == dtype
     assert np.array_equal(private[0], private[1])
@@ -140,7 +144,7 @@ def test_results_beyond_float32_fail_and_are_restored():
     along = np.random.default_rng(0).uniform(0.7, 1.0, 300)
     Y = (largest * np.column_stack([along, along - 0.5])).astype(np.float32)
     Z = (largest * np.array([[0.99, 0.9], [0.85, 0.4]])).astype(np.float32)  # the first belongs to 1.2, 0.7
-    for model in (ManifoldDenoiser(largest, 1), DPManifoldDenoiser(largest, 1, BUDGET)):
+    for model in (ManifoldDenoiser(largest, 1), algorithm_2(largest, 1, BUDGET)):
         moved = model.fit(Y).transform(Z)
         assert moved.dtype == np.float32
         assert list(model.status_) == ["failed", "ok"]
@@ -164,7 +168,7 @@ def test_results_are_compared_by_identity():
 def test_queries_without_neighbors_come_back_unchanged():
     Y, Z = curved(300, 3, 2, seed=1)
     Z[3] += 100.0
-    for model in (ManifoldDenoiser(0.8, 2), DPManifoldDenoiser(0.8, 2, BUDGET)):
+    for model in (ManifoldDenoiser(0.8, 2), algorithm_2(0.8, 2, BUDGET)):
         moved = model.fit(Y).transform(Z)
         assert list(model.status_) == ["ok"] * 3 + ["no_neighbor"] + ["ok"] * 4
         assert np.array_equal(moved[3], Z[3])
@@ -173,7 +177,7 @@ def test_queries_without_neighbors_come_back_unchanged():
 
 def test_a_query_thrown_out_by_noise_fails_and_is_restored():
     Y, Z = curved(300, 3, 2, seed=1)
-    model = DPManifoldDenoiser(0.8, 2, BUDGET, steps=3, sensitivity_constant=1e6).fit(Y)
+    model = algorithm_2(0.8, 2, BUDGET, steps=3, sensitivity_constant=1e6).fit(Y)
     moved = model.transform(Z)
     assert set(model.status_) <= {"failed", "ok"}
     assert (model.status_ == "failed").any()
@@ -189,7 +193,7 @@ def test_degenerate_references_do_not_crash(kind):
         "line": np.outer(np.linspace(0, 1, 60), [1.0, 2.0, 3.0]),
     }[kind]
     Z = Y[:5] + 1e-3
-    for model in (ManifoldDenoiser(0.5, 2, steps=2), DPManifoldDenoiser(0.5, 2, BUDGET, steps=2)):
+    for model in (ManifoldDenoiser(0.5, 2, steps=2), algorithm_2(0.5, 2, BUDGET, steps=2)):
         moved = model.fit(Y).transform(Z)
         assert np.isfinite(moved).all()
     assert np.isfinite(dp_projector(Y, Z[0], 0.5, 2, BUDGET).projector).all()
@@ -198,7 +202,7 @@ def test_degenerate_references_do_not_crash(kind):
 
 def test_one_transform_for_one_fit_and_no_spend_on_bad_queries():
     Y, Z = curved(300, 3, 2, seed=1)
-    model = DPManifoldDenoiser(0.8, 2, BUDGET).fit(Y)
+    model = algorithm_2(0.8, 2, BUDGET).fit(Y)
     with pytest.raises(ValueError, match="NaN"):
         model.transform(np.full((2, 3), np.nan))
     with pytest.raises(ValueError, match="features"):
@@ -214,7 +218,7 @@ def test_one_transform_for_one_fit_and_no_spend_on_bad_queries():
 
 def test_guarantee_names_constant_and_conditions():
     Y, Z = curved(300, 3, 2, seed=1)
-    model = DPManifoldDenoiser(0.8, 2, BUDGET, sensitivity_constant=7.0).fit(Y)
+    model = algorithm_2(0.8, 2, BUDGET, sensitivity_constant=7.0).fit(Y)
     model.transform(Z)
     guarantee = model.guarantee_
     assert (guarantee.holds, guarantee.epsilon, guarantee.delta) == ("conditional", 1.0, 1e-4)
@@ -222,7 +226,7 @@ def test_guarantee_names_constant_and_conditions():
     text = " ".join(guarantee.conditions)
     for words in ("Lemma 2", "no_neighbor", "reach", "units", "low bits"):
         assert words in text
-    seeded = DPManifoldDenoiser(0.8, 2, BUDGET, seed=1).fit(Y)
+    seeded = algorithm_2(0.8, 2, BUDGET, seed=1).fit(Y)
     seeded.transform(Z)
     assert seeded.guarantee_.holds == "not private"
 
@@ -232,19 +236,19 @@ def test_schedules():
     m, T = len(Z), 2
     uneven = np.random.default_rng(0).random((m, T, 2))
     uneven *= BUDGET.rho / uneven.sum()
-    model = DPManifoldDenoiser(0.8, 2, BUDGET, steps=T, schedule=uneven).fit(Y)
+    model = algorithm_2(0.8, 2, BUDGET, steps=T, schedule=uneven).fit(Y)
     model.transform(Z)
     bounds = np.array([1 / (300 * 0.8**2), 1 / (300 * 0.8)])
     np.testing.assert_allclose(model.noise_scales_, bounds / np.sqrt(2 * uneven), rtol=1e-9)
-    per_query = DPManifoldDenoiser(0.8, 2, BUDGET, steps=T, schedule="per-query").fit(Y)
+    per_query = algorithm_2(0.8, 2, BUDGET, steps=T, schedule="per-query").fit(Y)
     per_query.transform(Z)
     rho = Budget(1.0 / m, 1e-4 / m).rho
     np.testing.assert_allclose(per_query.noise_scales_[0, 0], bounds / np.sqrt(rho / T), rtol=1e-9)
     assert "basic composition" in per_query.guarantee_.statement
     with pytest.raises(ValueError, match="schedule sums to"):
-        DPManifoldDenoiser(0.8, 2, BUDGET, steps=T, schedule=uneven * 1.01).fit(Y).transform(Z)
+        algorithm_2(0.8, 2, BUDGET, steps=T, schedule=uneven * 1.01).fit(Y).transform(Z)
     with pytest.raises(ValueError, match="schedule has shape"):
-        DPManifoldDenoiser(0.8, 2, BUDGET, steps=1, schedule=uneven).fit(Y).transform(Z)
+        algorithm_2(0.8, 2, BUDGET, steps=1, schedule=uneven).fit(Y).transform(Z)
 
 
 def test_zero_shares_reuse_what_was_released():
@@ -252,18 +256,18 @@ def test_zero_shares_reuse_what_was_released():
     shares = np.zeros((len(Z), 2, 2))
     shares[:, 0] = [1.0, 1.0]  # everything in the first step: the second only repeats it
     shares *= BUDGET.rho / shares.sum()
-    both = DPManifoldDenoiser(0.8, 2, BUDGET, steps=2, schedule=shares, seed=4).fit(Y).transform(Z)
-    first = DPManifoldDenoiser(0.8, 2, BUDGET, steps=1, schedule=shares[:, :1], seed=4).fit(Y).transform(Z)
+    both = algorithm_2(0.8, 2, BUDGET, steps=2, schedule=shares, seed=4).fit(Y).transform(Z)
+    first = algorithm_2(0.8, 2, BUDGET, steps=1, schedule=shares[:, :1], seed=4).fit(Y).transform(Z)
     np.testing.assert_allclose(both, first, atol=1e-12)
     only_projector = np.zeros((len(Z), 1, 2))
     only_projector[:, 0, 0] = BUDGET.rho / len(Z)
-    model = DPManifoldDenoiser(0.8, 2, BUDGET, schedule=only_projector).fit(Y)
+    model = algorithm_2(0.8, 2, BUDGET, schedule=only_projector).fit(Y)
     assert np.array_equal(model.transform(Z), Z)  # no mean was ever released: nothing moves
 
 
 def test_the_reference_is_not_a_query_and_does_not_travel():
     Y, Z = curved(300, 3, 2, seed=1)
-    model = DPManifoldDenoiser(0.8, 2, BUDGET).fit(Y)
+    model = algorithm_2(0.8, 2, BUDGET).fit(Y)
     for queries in (Y, Y[:5], Y[::2]):
         with pytest.raises(ValueError, match="public"):
             model.transform(queries)
@@ -288,7 +292,7 @@ def test_large_delta_warns_with_the_reason():
     Y, Z = curved(300, 3, 2, seed=1)
     loose = Budget(1.0, 0.1)
     with pytest.warns(LargeDeltaWarning, match="publishing each record"):
-        DPManifoldDenoiser(0.8, 2, loose).fit(Y)
+        algorithm_2(0.8, 2, loose).fit(Y)
     with pytest.warns(LargeDeltaWarning):
         dp_projector(Y, Z[0], 0.8, 2, loose)
 
@@ -315,7 +319,7 @@ def test_many_queries_in_several_blocks_get_the_noise_they_are_due():
     shares = np.zeros((len(Z), 1, 2))
     shares[:, 0, 1] = rng.uniform(0.2, 1.8, size=len(Z))
     shares *= BUDGET.rho / shares.sum()
-    model = DPManifoldDenoiser(1.2, 2, BUDGET, schedule=shares, sensitivity_constant=1e-2).fit(Y)
+    model = algorithm_2(1.2, 2, BUDGET, schedule=shares, sensitivity_constant=1e-2).fit(Y)
     moved = model.transform(Z)
     assert (model.status_ == "ok").all()
     geometry = [naive.weighted_geometry(Y, np.zeros((400, 30, 30)), z, 1.2, 2.0)[2] for z in Z[::30]]
@@ -328,7 +332,7 @@ def test_many_queries_in_several_blocks_get_the_noise_they_are_due():
 
 def test_changed_parameters_count_when_the_budget_is_spent():
     Y, Z = curved(300, 3, 2, seed=1)
-    model = DPManifoldDenoiser(0.8, 2, BUDGET).fit(Y)
+    model = algorithm_2(0.8, 2, BUDGET).fit(Y)
     model.set_params(budget=Budget(0.5, 0.1), sensitivity_constant=3.0, seed=None)
     with pytest.warns(LargeDeltaWarning):
         model.transform(Z)
@@ -346,7 +350,7 @@ def test_changed_parameters_count_when_the_budget_is_spent():
 def test_threads_cannot_spend_one_budget_together():
     Y, Z = curved(300, 3, 2, seed=1)
     for _ in range(5):
-        model = DPManifoldDenoiser(0.8, 2, BUDGET).fit(Y)
+        model = algorithm_2(0.8, 2, BUDGET).fit(Y)
 
         def spend(_, model=model):
             try:
@@ -360,7 +364,7 @@ def test_threads_cannot_spend_one_budget_together():
 
 def test_noise_lost_in_rounding_is_not_called_private():
     Y, Z = curved(300, 9, 2, seed=1)
-    model = DPManifoldDenoiser(50.0, 8, BUDGET).fit(Y * 50)
+    model = algorithm_2(50.0, 8, BUDGET).fit(Y * 50)
     model.transform(Z * 50)
     assert model.guarantee_.holds == "not private"
     assert "units" in model.guarantee_.statement
@@ -369,7 +373,7 @@ def test_noise_lost_in_rounding_is_not_called_private():
         with pytest.raises(ValueError, match="bandwidth"):
             dp_projector(Y, Z[0], h, 8, BUDGET)
         with pytest.raises(ValueError, match="bandwidth"):
-            DPManifoldDenoiser(h, 8, BUDGET).fit(Y).transform(Z)
+            algorithm_2(h, 8, BUDGET).fit(Y).transform(Z)
 
 
 SETS_STATUS = "transform leaves status_, as the public contract says"
@@ -396,14 +400,14 @@ def failing_checks(estimator):
 
 def test_check_estimator_where_it_applies():
     assert failing_checks(ManifoldDenoiser(bandwidth=5.0, dim=1)) == {"check_dict_unchanged"}, SETS_STATUS
-    assert failing_checks(DPManifoldDenoiser(5.0, 1, Budget(1.0, 1e-6))) == set(NOT_APPLICABLE)
+    assert failing_checks(algorithm_2(5.0, 1, Budget(1.0, 1e-6))) == set(NOT_APPLICABLE)
 
 
 def test_tables_in_tables_out():
     Y, Z = curved(300, 3, 2, seed=1)
     names = ["a", "b", "c"]
     queries = pandas.DataFrame(Z, columns=names, index=range(100, 108))
-    for model in (ManifoldDenoiser(0.8, 2), DPManifoldDenoiser(0.8, 2, BUDGET)):
+    for model in (ManifoldDenoiser(0.8, 2), algorithm_2(0.8, 2, BUDGET)):
         model.set_output(transform="pandas").fit(pandas.DataFrame(Y, columns=names))
         with pytest.raises(ValueError, match="feature names"):
             model.transform(queries.rename(columns={"a": "z"}))

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from dpmd_fast.kernels.balls import point_masks
-from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries
+from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_point
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.lanes import count_ones, count_trailing_zeros, dot, square_distance
 from dpmd_fast.kernels.projectors import power
@@ -45,26 +45,9 @@ def descend(
 @device
 def _neighbors(index, x):
     """Row numbers and kernel arguments t = 1 - |x - y|^2 / h^2 of the reference points in the ball."""
-    D = index.columns
     width = index.rows.shape[1]
-    depth = index.depth
-    point = np.zeros(index.sketch.shape[1])
-    rest = (x[:D] - index.center) / index.radius
-    if depth == D:
-        point[:] = rest
-        length = 0.0
-    else:
-        for k in range(depth):
-            for i in range(D):
-                point[k] += rest[i] * index.axes[i, k]
-        for i in range(D):
-            for k in range(depth):
-                rest[i] -= point[k] * index.axes[i, k]
-        length = 0.0
-        for i in range(D):
-            length += rest[i] * rest[i]
-        length = math.sqrt(length)
-        point[depth] = length
+    point = np.empty(index.sketch.shape[1])
+    length = sketch_point(index, x, 0, point)
     leaves = np.empty(len(index.rests), np.int64)
     masks = np.empty(len(leaves), np.uint64)
     found = point_masks(index, x, 0, point, length, leaves, masks)

@@ -6,6 +6,7 @@ principal axes, and the length of the rest. `balls.py` says what it is good for.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -146,6 +147,35 @@ def _sketch(Y, center, axes, radius, whole):
         X -= coordinates[part] @ axes.T
         rests[part] = np.sqrt(np.einsum("ij,ij->i", X, X))
     return coordinates, rests
+
+
+@device
+def sketch_point(index, X, x0, point):
+    """Sketch of the row at element `x0` of X, as `sketch_queries` but in a fixed order; returns the rest.
+
+    `point` has one element for each sketch coordinate, the rest among them.
+    """
+    D, depth = index.columns, index.depth
+    flat, center, axes = X.reshape(-1), index.center, index.axes
+    scale = 1.0 / index.radius
+    if depth == D:
+        for i in range(D):
+            point[i] = scale * (flat[x0 + i] - center[i])
+        return 0.0
+    point[:] = 0.0
+    for i in range(D):
+        value = scale * (flat[x0 + i] - center[i])
+        for k in range(depth):
+            point[k] += value * axes[i, k]
+    square = 0.0
+    for i in range(D):
+        value = scale * (flat[x0 + i] - center[i])
+        for k in range(depth):
+            value -= point[k] * axes[i, k]
+        square += value * value
+    rest = math.sqrt(square)
+    point[depth] = rest
+    return rest
 
 
 @device

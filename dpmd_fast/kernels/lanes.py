@@ -54,7 +54,7 @@ def fused(builder, a, b, c):
     return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
 
 
-def _horizontal_sum(builder, vector):
+def horizontal_sum(builder, vector):
     lanes = [builder.extract_element(vector, ir.Constant(I32, i)) for i in range(LANES)]
     return builder.fadd(builder.fadd(lanes[0], lanes[2]), builder.fadd(lanes[1], lanes[3]))
 
@@ -103,7 +103,7 @@ def _reduce(context, builder, signature, args, difference):
     with cgutils.for_range_slice(builder, even, count, integer(4), intp=I64) as (i, _):
         a, b = term(i)
         builder.store(fused(builder, a, b, builder.load(total)), total)
-    return _horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
+    return horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
 
 
 @intrinsic
@@ -331,7 +331,7 @@ def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
         builder.branch(loop)
         builder.position_at_end(done)
         for r in range(4):
-            builder.store(_horizontal_sum(builder, sums[r]), builder.gep(py, [integer(r)]))
+            builder.store(horizontal_sum(builder, sums[r]), builder.gep(py, [integer(r)]))
         return context.get_dummy_value()
 
     return sig, codegen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, SupportsIndex, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -163,7 +163,7 @@ def resolve_schedule(
 
 
 def _checked_schedule(
-    schedule: ArrayLike, budget: Budget, shape: tuple[int, int, int]
+    schedule: Any, budget: Budget, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
     try:
         given = np.asarray(schedule)
@@ -172,7 +172,8 @@ def _checked_schedule(
     if given.dtype.kind not in "iuf":
         raise ValueError(f"schedule has dtype {given.dtype}: must hold real numbers")
     if given.shape != shape:
-        raise ValueError(f"schedule has shape {given.shape}: must be (n_queries, steps, 2) = {shape}")
+        what = "(n_queries, steps, 2)" if len(shape) == 3 else "(steps,)"
+        raise ValueError(f"schedule has shape {given.shape}: must be {what} = {shape}")
     rho = given.astype(np.float64)
     if not np.all(np.isfinite(rho)) or np.any(rho < 0.0):
         raise ValueError("schedule holds a negative, NaN or infinite value: must be non-negative and finite")
@@ -180,3 +181,12 @@ def _checked_schedule(
     if not abs(total - budget.rho) <= 1e-9 * budget.rho:
         raise ValueError(f"schedule sums to {total!r}: must sum to budget.rho = {budget.rho!r}")
     return rho * min(1.0, budget.rho / total)
+
+
+def resolve_steps(schedule: object, budget: Budget, steps: int) -> list[float]:
+    """Divide a budget over the steps of the certified route: the rho of each, in the order of the steps."""
+    if schedule is None:
+        return [budget.rho / steps] * steps
+    if isinstance(schedule, str):
+        raise ValueError(f"schedule = {schedule!r}: must be None or an array of shape {(steps,)}")
+    return [float(rho) for rho in _checked_schedule(schedule, budget, (steps,))]

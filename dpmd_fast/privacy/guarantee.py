@@ -153,6 +153,60 @@ def paper_guarantee(
     return Guarantee(budget.epsilon, budget.delta, mu, "replace-one", holds, statement, conditions)
 
 
+def certified_guarantee(
+    budget: Budget,
+    *,
+    mu: float,
+    adjacency: Adjacency,
+    seeded: bool,
+    validated: bool,
+    released: str = "the released result",
+) -> Guarantee:
+    """Guarantee of a release of clipped moments: no condition on the data.
+
+    Parameters
+    ----------
+    budget : Budget
+        The (epsilon, delta) that was asked for.
+    mu : float
+        What the releases spend in total.
+    adjacency : {"replace-one", "add-remove"}
+    seeded : bool
+        Whether the noise came from a seed.
+    validated : bool
+        Whether the reference was checked for invalid records first (``on_invalid="raise"``).
+    released : str
+        What was released, as it should read in the statement.
+    """
+    claim = f"({budget.epsilon:g}, {budget.delta:g})-differential privacy under {adjacency} adjacency"
+    if seeded:
+        statement = (
+            f"Not private: the seed makes the noise of {released} reproducible, so whoever knows or guesses "
+            f"the seed can subtract it; without a seed {claim} would hold for every data set."
+        )
+    else:
+        statement = f"Unconditional: for {released}, {claim} holds for every data set."
+    conditions: tuple[str, ...] = _CERTIFIED
+    if adjacency == "replace-one":
+        conditions = ("The number of records is public.", *conditions)
+    if validated:
+        conditions = (*conditions, _VALIDATED)
+    holds: Holds = "not private" if seeded else "unconditional"
+    return Guarantee(budget.epsilon, budget.delta, mu, adjacency, holds, statement, conditions)
+
+
+_CERTIFIED = (
+    "One record is one row: somebody with k rows has k times the mu.",
+    "Locations, bandwidth and all other parameters are public: none was read off the reference.",
+    "Only this spend is covered: others on the same reference add up.",
+    "Running time and memory are not protected, nor is what was done to the reference before.",
+)
+_VALIDATED = (
+    "The reference was checked for non-finite and huge values before the spend; that it passed is not "
+    "covered by the budget (on_invalid='drop' does without the check)."
+)
+
+
 def _paper_bounds(n: int, dim: int, h: float, constant: float, lemma: int) -> str:
     bounds = f"Delta_P = C/(n h^d) = {projector_bound(n, dim, h, constant):.4g}"
     if lemma == 1:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from dpmd_fast.kernels import normal
 from dpmd_fast.kernels.jit import threads
 from dpmd_fast.privacy.entropy import EntropySource
+from dpmd_fast.privacy.exact_noise import rounded_normals
+from dpmd_fast.privacy.lattice import Lattice
 
 Floats = NDArray[np.float64]
 _ROUNDING = 2.0**-40  # noise below this share of the values it hides is not worth the name
@@ -61,3 +63,25 @@ def noisy_means(means: Floats, scales: Floats, source: EntropySource, n_threads:
     """
     noise = standard_normals(source, means.size, n_threads).reshape(means.shape)
     return means + scales[:, None] * noise
+
+
+def noisy_sums(
+    sums: NDArray[np.int64], lattice: Lattice, source: EntropySource, n_threads: int | None = None
+) -> Floats:
+    """Add the normal rounded to integers to symmetric integer matrices (K, F, F); returns them in real units.
+
+    Deviation M on the diagonal, M / sqrt(2) rounded up off it, one draw for each pair j <= k.
+
+    Privacy: for integer A, A + round(xi) = round(A + xi), so this is post-processing of the Gaussian
+    mechanism in the Frobenius norm, with the sensitivity that `lattice` states in integers. The normal is
+    sampled exactly and nothing is rounded before the noise is in: no low bit tells anything.
+    """
+    K, F, _ = sums.shape
+    j, k = np.triu_indices(F, 1)
+    noisy = sums.copy()
+    diagonal = rounded_normals(source, K * F, lattice.deviation, n_threads).reshape(K, F)
+    noisy[:, np.arange(F), np.arange(F)] += diagonal
+    above = rounded_normals(source, K * len(j), lattice.off_diagonal, n_threads).reshape(K, len(j))
+    noisy[:, j, k] += above
+    noisy[:, k, j] = noisy[:, j, k]
+    return lattice.step * noisy

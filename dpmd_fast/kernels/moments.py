@@ -1,0 +1,232 @@
+"""Clipped homogeneous second moments at locations, summed exactly.
+
+A record y adds v v^T to the sum at every location a within the bandwidth, with the integer vector
+
+    v = trunc(factor sqrt(k(r)) ((y - a) / h, sqrt(c))),    r = |y - a| / h,  k(r) = (1 - r^2)_+^beta,
+
+`factor` being the same for all its locations and such that sum_a (v_a . v_a)^2 <= bound^2, checked in
+integers. v is a function of the record and the locations alone: distances are sums of squared differences
+in a fixed order, and what is pruned on the way (`balls.py`) is beyond the bandwidth. Sums of v v^T are exact,
+so neither the order of records nor blocks nor threads change a bit of them.
+
+A block of records goes through two passes: by record (locations in reach, norm, factor), then, with the pairs
+sorted by location, by location (Gram matrix of the packed vectors), so that no two threads share a sum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm
+from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_point
+from dpmd_fast.kernels.integers import pack_truncated, truncated_square
+from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.lanes import LANES, count_trailing_zeros, square_distance
+from dpmd_fast.kernels.projectors import power
+from dpmd_fast.kernels.tiles import add_gram
+
+EXACT = 1 << 53  # sums of products stay below this in float64
+_PANEL = 92  # rows multiplied in one go; not a power of two, for the sake of the cache
+_PAIRS = 1 << 22  # room for pairs (record, location) of one block
+_BLOCK = 8192
+
+
+class Clipping(NamedTuple):
+    """What, with the locations, fixes the integer vectors of a record."""
+
+    beta: float
+    c: float  # square of the homogeneous coordinate
+    tau: float  # bound on the norm of a record's contribution
+    unit: float  # lattice steps per one, for vectors: 1 / sqrt(step of the matrices)
+    bound: int  # bound on the norm in lattice steps
+
+
+class Room(NamedTuple):
+    """Scratch for blocks of records."""
+
+    places: np.ndarray  # (block, K) locations in reach of each record, in leaf order
+    scales: np.ndarray  # (block, K) what (y - a, h sqrt(c)) is multiplied with before it is truncated
+    reach: np.ndarray  # (block,) number of them
+
+
+def block_rows(locations: int) -> int:
+    """Records that one call of `add_block` takes at most."""
+    return max(64, min(_BLOCK, _PAIRS // max(locations, 1)))
+
+
+def room_for_block(locations: int) -> Room:
+    rows = block_rows(locations)
+    return Room(np.empty((rows, locations), np.int32), np.empty((rows, locations)), np.empty(rows, np.int64))
+
+
+def record_norms(
+    index: BallIndex, X: np.ndarray, beta: float, c: float, n_threads: int | None = None
+) -> np.ndarray:
+    """Norm over all locations of the contribution of each row of `X`, before clipping."""
+    out = np.empty(len(X))
+    with threads(n_threads, chunk=16):
+        _norms(index, pad_queries(index, X), float(beta), float(c), out)
+    return out
+
+
+def add_block(
+    index: BallIndex,
+    clipping: Clipping,
+    Y: np.ndarray,
+    sums: np.ndarray,
+    room: Room,
+    n_threads: int | None = None,
+) -> None:
+    """Add the records `Y` (at most `block_rows` of them) to `sums`, float64 (K, width, width), upper blocks.
+
+    `sums` is in the leaf order of the locations. The caller moves it on before a sum can reach `EXACT`.
+    """
+    with threads(n_threads, chunk=16):
+        padded = pad_queries(index, Y)
+        _reach(index, padded, *clipping, *room)
+    with threads(n_threads, chunk=1):
+        starts, records, scales = _by_location(len(Y), len(index.rows), *room)
+        _accumulate(index, padded, float(clipping.c), starts, records, scales, sums)
+
+
+@device
+def _find(index, X, q, beta, c, places, roots):
+    """Locations in reach of record q, square roots of its weights there, and the squared norm."""
+    width = X.shape[1]
+    rows = index.rows
+    h2 = index.radius * index.radius
+    share = 1.0 / h2
+    leaves = np.empty(len(index.rests), np.int64)
+    near = np.empty(len(leaves), np.uint64)
+    sure = np.empty(len(leaves), np.uint64)
+    point = np.empty(index.sketch.shape[1])
+    rest = sketch_point(index, X, q * width, point)
+    size = square_norm(point)
+    found = find_leaves(index, point, point, size, leaves)
+    found = near_masks(index, point, rest, size, leaves, found, near, sure)
+    one = np.uint64(1)
+    count = 0
+    square = 0.0
+    for f in range(found):
+        word = near[f]
+        while word != 0:
+            row = leaves[f] * LEAF + count_trailing_zeros(word)
+            word &= word - one
+            r2 = square_distance(X, q * width, rows, row * width, width)
+            t = share * (h2 - r2)
+            if not t > 0.0:
+                continue
+            weight = power(t, beta)
+            norm = weight * (c + share * r2)
+            square += norm * norm
+            places[count] = row
+            roots[count] = t if beta == 2.0 else math.sqrt(weight)
+            count += 1
+    return count, square
+
+
+@kernel(parallel=True)
+def _norms(index, X, beta, c, out):
+    for q in prange(len(X)):
+        places = np.empty(len(index.rows), np.int32)
+        roots = np.empty(len(index.rows))
+        out[q] = math.sqrt(_find(index, X, np.int64(q), beta, c, places, roots)[1])
+
+
+@device
+def _length4(index, X, q, lead, places, scales, count):
+    """Sum of (v . v)^2 over the locations of record q, in integers."""
+    width = X.shape[1]
+    rows = index.rows
+    total = 0
+    for i in range(count):
+        last = math.trunc(scales[i] * lead)
+        square = truncated_square(X, q * width, rows, np.int64(places[i]) * width, scales[i], width)
+        square += last * last
+        total += np.int64(square) * np.int64(square)
+    return total
+
+
+@device
+def _reach_of(index, X, q, beta, c, tau, unit, bound, places, roots):
+    """Fill in the locations and scales of record q; returns their number."""
+    count, square = _find(index, X, q, beta, c, places, roots)
+    norm = math.sqrt(square)
+    if not norm > 0.0:
+        return 0
+    scales = np.empty(count)
+    factor = unit * math.sqrt(min(1.0, tau / norm)) / index.radius
+    lead = index.radius * math.sqrt(c)
+    most = bound * bound
+    shrink = 2.0**-50
+    # rounding in `factor` may pass the bound by some last digits: shrink until the integers say it does not
+    while shrink < 0.5:
+        for i in range(count):
+            scales[i] = factor * roots[i]
+        if _length4(index, X, q, lead, places, scales, count) <= most:
+            for i in range(count):
+                roots[i] = scales[i]
+            return count
+        factor *= 1.0 - shrink
+        shrink *= 2.0
+    return 0
+
+
+@kernel(parallel=True)
+def _reach(index, X, beta, c, tau, unit, bound, places, scales, reach):
+    for q in prange(len(X)):
+        q = np.int64(q)
+        reach[q] = _reach_of(index, X, q, beta, c, tau, unit, bound, places[q], scales[q])
+
+
+@kernel
+def _by_location(n_records, n_locations, places, scales, reach):
+    """The pairs of a block in order of location: starts, records, scales."""
+    starts = np.zeros(n_locations + 1, np.int64)
+    for q in range(n_records):
+        for i in range(reach[q]):
+            starts[places[q, i] + 1] += 1
+    for a in range(n_locations):
+        starts[a + 1] += starts[a]
+    records = np.empty(starts[n_locations], np.int32)
+    sorted_scales = np.empty(starts[n_locations])
+    at = starts[:-1].copy()
+    for q in range(n_records):
+        for i in range(reach[q]):
+            slot = at[places[q, i]]
+            at[places[q, i]] = slot + 1
+            records[slot] = q
+            sorted_scales[slot] = scales[q, i]
+    return starts, records, sorted_scales
+
+
+@device
+def _accumulate_at(index, X, lead, a, first, last, records, scales, sums):
+    width = X.shape[1]
+    groups = width // LANES
+    rows = index.rows
+    panel = np.empty((groups, _PANEL, LANES))
+    group, lane = index.columns // LANES, index.columns % LANES
+    filled = 0
+    for pair in range(first, last):
+        x0 = np.int64(records[pair]) * width
+        scale = scales[pair]
+        pack_truncated(X, x0, rows, a * width, scale, panel, LANES * filled, LANES * _PANEL, groups)
+        panel[group, filled, lane] = math.trunc(scale * lead)
+        filled += 1
+        if filled == _PANEL:
+            add_gram(panel, _PANEL, filled, sums, groups)
+            filled = 0
+    if filled > 0:
+        add_gram(panel, _PANEL, filled, sums, groups)
+
+
+@kernel(parallel=True)
+def _accumulate(index, X, c, starts, records, scales, sums):
+    lead = index.radius * math.sqrt(c)
+    for a in prange(len(sums)):
+        a = np.int64(a)
+        _accumulate_at(index, X, lead, a, starts[a], starts[a + 1], records, scales, sums[a])

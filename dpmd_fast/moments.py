@@ -1,0 +1,242 @@
+"""The certified release: clipped homogeneous second moments at public locations.
+
+    records --> MomentSums (exact integers) --> mechanism.noisy_sums --> Release
+
+`MomentSums` is on the private side. `release_moments` checks everything, spends, sums, adds the noise once
+and returns what may be seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpmd_fast.io import ReferenceSource, check_valid, open_reference
+from dpmd_fast.kernels.index import BallIndex, build_index
+from dpmd_fast.kernels.moments import (
+    EXACT,
+    Clipping,
+    add_block,
+    block_rows,
+    record_norms,
+    room_for_block,
+)
+from dpmd_fast.privacy.accounting import checked, checked_integer
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.entropy import EntropySource, open_source
+from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
+from dpmd_fast.privacy.lattice import Lattice, choose_lattice
+from dpmd_fast.privacy.mechanism import noisy_sums
+from dpmd_fast.release import Release
+from dpmd_fast.validation import (
+    LARGEST,
+    Points,
+    check_budget,
+    check_public,
+    checked_bandwidth,
+    checked_beta,
+    checked_choice,
+    checked_points,
+    checked_threads,
+)
+
+Floats = NDArray[np.float64]
+HOMOGENEOUS = 0.1  # c: the square of the homogeneous coordinate
+_MOST = 1 << 62
+
+
+class MomentSums:
+    """Exact integer sums of the clipped moments of records, at fixed locations. Private.
+
+    The sums do not depend on the order of the records, nor on how they are split into blocks or over several
+    `MomentSums` that are merged.
+    """
+
+    def __init__(
+        self,
+        index: BallIndex,
+        beta: float,
+        tau: float,
+        lattice: Lattice,
+        c: float = HOMOGENEOUS,
+        n_threads: int | None = None,
+    ) -> None:
+        self._index = index
+        self._clipping = Clipping(beta, c, tau, float(np.sqrt(1.0 / lattice.step)), lattice.bound)
+        self._n_threads = n_threads
+        K, width = index.rows.shape
+        self._room = room_for_block(K)
+        self._recent = np.zeros((K, width, width))  # exact as long as few records are in it
+        self._totals: NDArray[np.int64] | None = None
+        self._recent_rows = 0
+        self._rows = 0
+
+    def add(self, Y: NDArray[np.floating[Any]]) -> None:
+        """Add the rows of `Y`."""
+        bound = self._clipping.bound
+        if (self._rows + len(Y)) * bound >= _MOST:
+            raise OverflowError("too many records for 64-bit sums at this budget")
+        size = min(block_rows(len(self._recent)), (EXACT - 1) // bound)
+        for start in range(0, len(Y), size):
+            block = Y[start : start + size]
+            if (self._recent_rows + len(block)) * bound >= EXACT:
+                self._settle()
+            add_block(self._index, self._clipping, block, self._recent, self._room, self._n_threads)
+            self._recent_rows += len(block)
+        self._rows += len(Y)
+
+    def total(self) -> NDArray[np.int64]:
+        """The sums (K, F, F) in the order of the locations, F = D + 1, homogeneous coordinate last."""
+        self._settle()
+        F = self._index.columns + 1
+        out = np.empty((len(self._recent), F, F), np.int64)
+        upper = np.triu_indices(F)
+        assert self._totals is not None
+        out[np.ix_(self._index.order)] = self._totals[:, :F, :F]
+        out[:, upper[1], upper[0]] = out[:, upper[0], upper[1]]
+        return out
+
+    def _settle(self) -> None:
+        """Move the recent sums to 64-bit integers."""
+        if self._totals is None:
+            self._totals = self._recent.astype(np.int64)
+        else:
+            self._totals += self._recent.astype(np.int64)
+        self._recent[:] = 0.0
+        self._recent_rows = 0
+
+
+def natural_tau(index: BallIndex, beta: float, c: float = HOMOGENEOUS, n_threads: int | None = None) -> float:
+    """Largest contribution of a record that sits on a location: public, since the locations are."""
+    locations = index.rows[:, : index.columns]
+    return float(record_norms(index, locations, beta, c, n_threads).max())
+
+
+def release_moments(
+    reference: Any,
+    locations: ArrayLike,
+    *,
+    bandwidth: float,
+    budget: Budget,
+    beta: float = 2.0,
+    tau: float | None = None,
+    adjacency: Adjacency = "replace-one",
+    on_invalid: str = "raise",
+    columns: list[str] | None = None,
+    seed: int | None = None,
+    n_threads: int | None = None,
+    batch_rows: int | None = None,
+) -> Release:
+    """Release second moments of a private reference around public locations.
+
+    For every location a, the sum over records y of ``clip(y) k(|y - a| / h) f f^T`` with
+    ``f = ((y - a) / h, sqrt(c))``, plus Gaussian noise. A record's contributions to all locations together
+    are scaled down to norm `tau`, so the guarantee holds for every data set, in any units.
+
+    Parameters
+    ----------
+    reference : array, DataFrame, Arrow table or reader, path or list of paths of Parquet files
+        The private records; read in batches. With a seed, the result does not depend on their order, the
+        batches, the files or the number of threads.
+    locations : array (K, D)
+        Public points. Never take them from the reference.
+    bandwidth : float
+        Radius h within which a record counts. Public.
+    budget : Budget
+        What this release may spend; it spends all of it.
+    beta : float
+        Kernel exponent, ``k(r) = (1 - r^2)_+^beta``; at least 2.
+    tau : float, optional
+        Norm to which a record is clipped. Public; by default the largest that a record on a location has.
+    adjacency : {"replace-one", "add-remove"}
+        Which data sets count as neighbours. With "add-remove" the number of records is private, too.
+    on_invalid : {"raise", "drop"}
+        What becomes of records with non-finite or huge values. "raise" reads the reference once before the
+        spend and refuses it, without saying which record; "drop" lets them contribute nothing.
+    columns : list of str, optional
+        Columns to use, where the reference is a table.
+    seed : int, optional
+        Makes the release reproducible, and not private.
+    n_threads, batch_rows : int, optional
+        Threads to use, records to read at a time; neither changes the result.
+
+    Returns
+    -------
+    Release
+
+    Notes
+    -----
+    Privacy: a record contributes positive semidefinite integer matrices of joint Frobenius norm at most B,
+    checked in integers. Two such have a non-negative inner product, so replacing one moves the sums by at
+    most sqrt(2) B (adding or removing one: B). The noise is the normal of deviation M rounded to integers,
+    sampled exactly: mu = sqrt(2) B / M (or B / M). `docs/privacy.md` has the proof.
+    """
+    points = checked_points("locations", locations)
+    h, beta = checked_bandwidth(bandwidth), checked_beta(beta)
+    check_budget(budget)
+    adjacency = checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))  # type: ignore[assignment]
+    checked_choice("on_invalid", on_invalid, ("raise", "drop"))
+    n_threads = checked_threads(n_threads)
+    if tau is not None:
+        tau = checked("tau", tau, positive=True)
+    if seed is not None:
+        checked_integer("seed", seed)
+    check_public("locations", locations, reference)
+    source = open_reference(reference, columns=columns, batch_rows=batch_rows)
+    check_columns(source, points.shape[1])
+    index = build_index(points, h, n_threads)
+    if tau is None:
+        tau = natural_tau(index, beta, n_threads=n_threads)
+    lattice = choose_lattice(budget.mu, tau, adjacency)
+    if on_invalid == "raise":
+        check_valid(source, LARGEST)
+    if adjacency == "replace-one" and source.rows is not None:
+        warn_large_delta(budget.delta, source.rows)
+    guarantee = certified_guarantee(
+        budget,
+        mu=lattice.mu,
+        adjacency=adjacency,
+        seeded=seed is not None,
+        validated=on_invalid == "raise",
+    )
+    return noisy_moments(source, index, points, beta, tau, lattice, guarantee, open_source(seed), n_threads)
+
+
+def check_columns(source: ReferenceSource, columns: int) -> None:
+    """Refuse a reference whose points have another dimension than the public ones."""
+    if source.n_columns != columns:
+        raise ValueError(
+            f"reference has {source.n_columns} column(s): must have {columns}, as the public points"
+        )
+
+
+def noisy_moments(
+    source: ReferenceSource,
+    index: BallIndex,
+    locations: Points,
+    beta: float,
+    tau: float,
+    lattice: Lattice,
+    guarantee: Guarantee,
+    entropy: EntropySource,
+    n_threads: int | None,
+) -> Release:
+    """One pass over the reference and one draw of noise: the spend has been made."""
+    sums = MomentSums(index, beta, tau, lattice, n_threads=n_threads)
+    for block in source.blocks():
+        sums.add(block)
+    return Release(
+        values=noisy_sums(sums.total(), lattice, entropy, n_threads),
+        features="moments",
+        noise_scale=lattice.noise_scale,
+        tau=tau,
+        c=HOMOGENEOUS,
+        bandwidth=index.radius,
+        beta=beta,
+        lattice=lattice.step,
+        locations=np.array(locations, dtype=np.float64),
+        adjacency=guarantee.adjacency,
+        guarantee=guarantee,
+    )

@@ -1,0 +1,83 @@
+"""The integers behind a certified release: lattice step, noise deviation, bound on a record's contribution.
+
+In units of the step, a record adds integer matrices v v^T with sum (v . v)^2 <= bound^2 over all locations.
+They are positive semidefinite, so two of them have a non-negative inner product and replacing one record
+moves the sums by at most sqrt(2) bound in Frobenius norm; adding or removing one, by at most bound. Gaussian
+noise of deviation M on the diagonal and at least M / sqrt(2) off it has deviation M in Frobenius norm, hence
+mu = sqrt(2) bound / M (or bound / M), whatever the data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpmd_fast.privacy.accounting import checked
+from dpmd_fast.privacy.guarantee import Adjacency
+
+_BOUND = 1 << 28  # vectors have entries of up to 14 bits: truncation is far below the noise
+_LEAST_BOUND = 1 << 16
+_LARGEST_BOUND = 1 << 40
+_DEVIATIONS = (1 << 10, 1 << 40)
+
+
+def contributions_apart(adjacency: Adjacency) -> float:
+    """How far neighbours' sums are apart, in units of the bound on one record."""
+    return math.sqrt(2.0) if adjacency == "replace-one" else 1.0
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Integers that make the release exact.
+
+    Attributes
+    ----------
+    step : float
+        What one lattice step stands for.
+    deviation : int
+        Of the noise on the diagonal, in steps: M.
+    bound : int
+        On the norm of a record's contribution, in steps.
+    mu : float
+        What the release costs in GDP: at most what was asked for.
+    """
+
+    step: float
+    deviation: int
+    bound: int
+    mu: float
+
+    @property
+    def off_diagonal(self) -> int:
+        """Deviation of the noise off the diagonal, in steps: M / sqrt(2), rounded up."""
+        square = self.deviation * self.deviation
+        root = math.isqrt(square // 2)
+        return root if 2 * root * root >= square else root + 1
+
+    @property
+    def noise_scale(self) -> float:
+        """Deviation of the noise on the diagonal, in the units of the moments."""
+        return self.step * self.deviation
+
+
+def choose_lattice(mu: float, tau: float, adjacency: Adjacency) -> Lattice:
+    """Lattice for contributions clipped to norm `tau` and a spend of `mu`.
+
+    Raises
+    ------
+    ValueError
+        If `mu` is so small or so large that no lattice of 64-bit sums fits.
+    """
+    mu = checked("mu", mu, positive=True)
+    tau = checked("tau", tau, positive=True)
+    apart = contributions_apart(adjacency)
+    deviation = min(max(math.ceil(_BOUND * apart / mu), _DEVIATIONS[0]), _DEVIATIONS[1])
+    bound = math.floor(deviation * mu / apart)
+    while apart * bound / deviation > mu:  # the division above may have been rounded up
+        bound -= 1
+    if not _LEAST_BOUND <= bound <= _LARGEST_BOUND:
+        raise ValueError(
+            f"mu = {mu!r}: the release supports {apart * _LEAST_BOUND / _DEVIATIONS[1]:.1g} to "
+            f"{apart * _LARGEST_BOUND / _DEVIATIONS[0]:.1g}; choose another budget"
+        )
+    return Lattice(tau / bound, deviation, bound, apart * bound / deviation)

@@ -41,7 +41,8 @@ def denoise_with_moments(
     """
     moved = np.array(queries, dtype=np.float64)
     status = np.full(len(moved), "ok", dtype="U11")
-    for step, mu in enumerate(mus):
+    first = True
+    for mu in mus:
         alive = np.flatnonzero(status == "ok")
         if mu == 0.0 or not len(alive):
             continue
@@ -52,7 +53,8 @@ def denoise_with_moments(
         release = noisy_moments(source, index, X, beta, tau, lattice, guarantee, entropy, n_threads)
         release = release.cleaned(dim)
         occupied = release.occupied
-        status[alive[~occupied]] = "no_neighbor" if step == 0 else "failed"
+        status[alive[~occupied]] = "no_neighbor" if first else "failed"
+        first = False
         away = (release.mean - X)[occupied]
         tangents = release.tangents(dim)[occupied]
         away -= np.einsum("qij,qj->qi", tangents, np.einsum("qij,qi->qj", tangents, away))

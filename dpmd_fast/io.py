@@ -255,6 +255,22 @@ class _ArrowSource(ReferenceSource):
             rereadable=rereadable,
         )
 
+    def _read(self, batches: Iterable[Any], complaint: str) -> Iterator[Any]:
+        """The chosen columns of the batches in the type of the blocks, or a complaint."""
+        # Cut first: a table in memory may be a single batch, and its conversion would be a copy of it all.
+        pieces = (
+            batch.slice(start, min(self.batch_rows, batch.num_rows - start))
+            for batch in batches
+            for start in range(0, batch.num_rows, self.batch_rows)
+        )
+        return _guarded(map(self._numbers, pieces), complaint)
+
+    def _numbers(self, batch: Any) -> Any:
+        import pyarrow as pa
+
+        names = self._schema.names
+        return pa.RecordBatch.from_arrays([_as_type(batch.column(name), self.dtype) for name in names], names)
+
     def _regrouped(self, batches: Iterable[Any]) -> Iterator[Points]:
         """Blocks of `batch_rows` rows, whatever the sizes of the batches."""
         waiting: list[Any] = []
@@ -272,13 +288,6 @@ class _ArrowSource(ReferenceSource):
         if waiting:
             yield self._block(waiting)
 
-    def _numbers(self, batch: Any) -> Any:
-        """The chosen columns of a batch, in the type of the blocks."""
-        import pyarrow as pa
-
-        names = self._schema.names
-        return pa.RecordBatch.from_arrays([_as_type(batch.column(name), self.dtype) for name in names], names)
-
     @staticmethod
     def _block(batches: list[Any]) -> Points:
         import pyarrow as pa
@@ -294,7 +303,7 @@ class _TableSource(_ArrowSource):
         table = self.reference
         batches = table.to_batches() if _is_of(table, "pyarrow", "Table") else [table]
         complaint = f"reference could not be read: its {type(table).__name__} is not valid, or memory ran out"
-        return self._regrouped(_guarded(map(self._numbers, batches), complaint))
+        return self._regrouped(self._read(batches, complaint))
 
 
 class _StreamSource(_ArrowSource):
@@ -328,7 +337,7 @@ class _StreamSource(_ArrowSource):
                 "instance reader.read_all(), or Parquet files"
             )
         complaint = f"reference could not be read: its {kind} failed; read it by itself to see why"
-        return self._counted(self._regrouped(_guarded(map(self._numbers, reader), complaint)))
+        return self._counted(self._regrouped(self._read(reader, complaint)))
 
     def _counted(self, blocks: Iterator[Points]) -> Iterator[Points]:
         rows = 0
@@ -401,8 +410,8 @@ class _ParquetSource(_ArrowSource):
                 batches = parquet.iter_batches(
                     batch_size=min(self.batch_rows, max(rows, 1)), columns=self._schema.names
                 )
-                yield from _guarded(
-                    map(self._numbers, batches),
+                yield from self._read(
+                    batches,
                     f"{path} could not be read: it is damaged, was changed meanwhile, or memory ran out",
                 )
 
@@ -542,6 +551,8 @@ def _as_type(column: Any, dtype: np.dtype[Any]) -> Any:
     """An Arrow column in the type of the blocks; large integers and decimals are rounded, as NumPy does."""
     import pyarrow as pa
 
+    if pa.types.is_float16(column.type):  # for which older Arrow has no cast
+        return pa.array(column.to_numpy(zero_copy_only=False).astype(dtype))
     wanted = pa.from_numpy_dtype(dtype)
     return column if column.type == wanted else column.cast(wanted, safe=False)
 

@@ -11,18 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpmd_fast.io import ReferenceSource, check_valid, open_reference
 from dpmd_fast.kernels.index import BallIndex, build_index
-from dpmd_fast.kernels.moments import (
-    EXACT,
-    Clipping,
-    add_block,
-    block_rows,
-    record_norms,
-    room_for_block,
-)
+from dpmd_fast.kernels.moments import record_norms
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.entropy import EntropySource, open_source
@@ -30,6 +23,7 @@ from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarante
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice
 from dpmd_fast.privacy.mechanism import noisy_sums
 from dpmd_fast.release import Release
+from dpmd_fast.sums import MomentSums
 from dpmd_fast.validation import (
     LARGEST,
     Points,
@@ -42,70 +36,7 @@ from dpmd_fast.validation import (
     checked_threads,
 )
 
-Floats = NDArray[np.float64]
 HOMOGENEOUS = 0.1  # c: the square of the homogeneous coordinate
-_MOST = 1 << 62
-
-
-class MomentSums:
-    """Exact integer sums of the clipped moments of records, at fixed locations. Private.
-
-    The sums do not depend on the order of the records, nor on how they are split into blocks or over several
-    `MomentSums` that are merged.
-    """
-
-    def __init__(
-        self,
-        index: BallIndex,
-        beta: float,
-        tau: float,
-        lattice: Lattice,
-        c: float = HOMOGENEOUS,
-        n_threads: int | None = None,
-    ) -> None:
-        self._index = index
-        self._clipping = Clipping(beta, c, tau, float(np.sqrt(1.0 / lattice.step)), lattice.bound)
-        self._n_threads = n_threads
-        K, width = index.rows.shape
-        self._room = room_for_block(K)
-        self._recent = np.zeros((K, width, width))  # exact as long as few records are in it
-        self._totals: NDArray[np.int64] | None = None
-        self._recent_rows = 0
-        self._rows = 0
-
-    def add(self, Y: NDArray[np.floating[Any]]) -> None:
-        """Add the rows of `Y`."""
-        bound = self._clipping.bound
-        if (self._rows + len(Y)) * bound >= _MOST:
-            raise OverflowError("too many records for 64-bit sums at this budget")
-        size = min(block_rows(len(self._recent)), (EXACT - 1) // bound)
-        for start in range(0, len(Y), size):
-            block = Y[start : start + size]
-            if (self._recent_rows + len(block)) * bound >= EXACT:
-                self._settle()
-            add_block(self._index, self._clipping, block, self._recent, self._room, self._n_threads)
-            self._recent_rows += len(block)
-        self._rows += len(Y)
-
-    def total(self) -> NDArray[np.int64]:
-        """The sums (K, F, F) in the order of the locations, F = D + 1, homogeneous coordinate last."""
-        self._settle()
-        F = self._index.columns + 1
-        out = np.empty((len(self._recent), F, F), np.int64)
-        upper = np.triu_indices(F)
-        assert self._totals is not None
-        out[np.ix_(self._index.order)] = self._totals[:, :F, :F]
-        out[:, upper[1], upper[0]] = out[:, upper[0], upper[1]]
-        return out
-
-    def _settle(self) -> None:
-        """Move the recent sums to 64-bit integers."""
-        if self._totals is None:
-            self._totals = self._recent.astype(np.int64)
-        else:
-            self._totals += self._recent.astype(np.int64)
-        self._recent[:] = 0.0
-        self._recent_rows = 0
 
 
 def natural_tau(index: BallIndex, beta: float, c: float = HOMOGENEOUS, n_threads: int | None = None) -> float:
@@ -224,7 +155,7 @@ def noisy_moments(
     n_threads: int | None,
 ) -> Release:
     """One pass over the reference and one draw of noise: the spend has been made."""
-    sums = MomentSums(index, beta, tau, lattice, n_threads=n_threads)
+    sums = MomentSums(index, beta, tau, lattice, HOMOGENEOUS, n_threads)
     for block in source.blocks():
         sums.add(block)
     return Release(

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmd_fast.privacy.accounting import checked_integer
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee
 
 Floats = NDArray[np.float64]
@@ -94,6 +95,7 @@ class Release:
         eigenvalues become 0. The values are then no lattice points any more.
         """
         self._only_moments("cleaned")
+        dim = self._checked_dim(dim)
         eigenvalues, vectors = np.linalg.eigh(self.values)
         rest = self.values.shape[1] - (dim + 1)
         small = eigenvalues[:, :rest]
@@ -106,6 +108,7 @@ class Release:
 
     def tangents(self, dim: int) -> Floats:
         """Top-`dim` eigenvectors of the covariance (K, D, dim); zero where not occupied."""
+        dim = self._checked_dim(dim)
         out = np.zeros((*self.locations.shape, dim))
         occupied = self.occupied
         out[occupied] = np.linalg.eigh(self.covariance[occupied])[1][:, :, -dim:]
@@ -118,6 +121,12 @@ class Release:
     @cached_property
     def _offsets(self) -> Floats:
         return self.values[:, :-1, -1] / (np.sqrt(self.c) * self._safe_mass[:, None])
+
+    def _checked_dim(self, dim: int) -> int:
+        most = self.locations.shape[1]
+        if not 1 <= checked_integer("dim", dim, minimum=1) <= most:
+            raise ValueError(f"dim = {dim!r}: must be at most {most}, the number of columns")
+        return int(dim)
 
     def _only_moments(self, what: str) -> None:
         if self.features != "moments":

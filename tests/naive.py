@@ -406,3 +406,118 @@ def rounded_normals(words, count, deviation, guide_bits=13, digit_bits=13):
         if sample is not None:
             samples.append(sample)
     return samples, at
+
+
+# Certified moments
+
+
+def clipped_moments(locations, Y, h, beta, c, tau):
+    """sum_i min(1, tau / N(y_i)) k(|u|) f f^T at each location, u = (y_i - a) / h, f = (u, sqrt(c))."""
+    K, D = locations.shape
+    sums = np.zeros((K, D + 1, D + 1))
+    for y in Y:
+        G = np.zeros((K, D + 1, D + 1))
+        square = 0.0
+        for a in range(K):
+            weight = kernel_weight(squared_distance(locations[a], y) / (h * h), beta)
+            f = [(y[k] - locations[a, k]) / h for k in range(D)] + [math.sqrt(c)]
+            for j in range(D + 1):
+                for k in range(D + 1):
+                    G[a, j, k] = weight * f[j] * f[k]
+                    square += G[a, j, k] ** 2
+        if square > 0.0:
+            sums += min(1.0, tau / math.sqrt(square)) * G
+    return sums
+
+
+def moment_vectors(locations, y, h, beta, c, tau, unit, bound):
+    """The integer vectors that record y adds: a dictionary from location to list, sqrt(c) last.
+
+    Floating point is used in the order of the kernel, and `locations` must come in the order of its leaves:
+    where the squared distances are exact, so that their order does not matter, every bit is that of the
+    kernel. The bound is checked in Python's integers.
+    """
+    D = len(y)
+    h2 = h * h
+    share = 1.0 / h2
+    roots = {}
+    square = 0.0
+    for a in range(len(locations)):
+        r2 = 0.0
+        for k in range(D):
+            gap = float(y[k]) - float(locations[a][k])
+            r2 += gap * gap
+        t = share * (h2 - r2)
+        if not t > 0.0:
+            continue
+        weight = t * t if beta == 2.0 else t**beta
+        norm = weight * (c + share * r2)
+        square += norm * norm
+        roots[a] = t if beta == 2.0 else math.sqrt(weight)
+    norm = math.sqrt(square)
+    if norm == 0.0:
+        return {}
+    factor = unit * math.sqrt(min(1.0, tau / norm)) / h
+    lead = h * math.sqrt(c)
+    shrink = 2.0**-50
+    while shrink < 0.5:
+        vectors = {}
+        total = 0
+        for a, root in roots.items():
+            scale = factor * root
+            vector = [math.trunc(scale * (float(y[k]) - float(locations[a][k]))) for k in range(D)]
+            vector.append(math.trunc(scale * lead))
+            vectors[a] = vector
+            total += sum(entry * entry for entry in vector) ** 2
+        if total <= bound * bound:
+            return vectors
+        factor *= 1.0 - shrink
+        shrink *= 2.0
+    return {}
+
+
+def moment_sums(locations, Y, h, beta, c, tau, unit, bound):
+    """Sums over records of v v^T at each location, in Python's integers (K, D + 1, D + 1)."""
+    K, D = locations.shape
+    sums = np.zeros((K, D + 1, D + 1), dtype=object)
+    for y in Y:
+        for a, vector in moment_vectors(locations, y, h, beta, c, tau, unit, bound).items():
+            for j in range(D + 1):
+                for k in range(D + 1):
+                    sums[a, j, k] += vector[j] * vector[k]
+    return sums
+
+
+def read_out(value, location, h, c):
+    """Mass, mean and covariance (in units of h^2) of one matrix of homogeneous moments."""
+    D = len(location)
+    mass = value[D, D] / c
+    offset = [value[j, D] / (math.sqrt(c) * mass) for j in range(D)]
+    mean = np.zeros(D)
+    covariance = np.zeros((D, D))
+    for j in range(D):
+        mean[j] = location[j] + h * offset[j]
+        for k in range(D):
+            covariance[j, k] = value[j, k] / mass - offset[j] * offset[k]
+    return mass, mean, covariance
+
+
+def clean_moments(values, dim, noise_scale, occupied):
+    """The dim + 1 largest eigenvalues stay; the rest are shrunk by their share of energy that is not noise."""
+    K, F, _ = values.shape
+    rest = F - dim - 1
+    spectra = [np.linalg.eigh(values[a]) for a in range(K)]
+    energies = [sum(value * value for value in spectra[a][0][:rest]) for a in range(K) if occupied[a]]
+    energy = sum(energies) / len(energies) if energies else 0.0
+    noise = 0.0  # of a symmetric matrix of order `rest`
+    for j in range(rest):
+        for k in range(rest):
+            noise += noise_scale**2 if j == k else noise_scale**2 / 2
+    share = max(0.0, 1.0 - noise / energy) if energy > 0.0 else 0.0
+    out = np.zeros((K, F, F))
+    for a in range(K):
+        eigenvalues, vectors = spectra[a]
+        for e in range(F):
+            kept = max(0.0, eigenvalues[e] * (share if e < rest else 1.0))
+            out[a] += kept * np.outer(vectors[:, e], vectors[:, e])
+    return out

@@ -1,4 +1,4 @@
-"""Exact rounded normal noise: equal to plain loops word by word, accepted where slight errors are rejected."""
+"""Exact rounded normal noise: equal to plain loops word by word, accepted where small errors are not."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_equal_to_plain_loops_on_long_ways(deviation, widths):
 
 @pytest.mark.kernels
 @pytest.mark.parametrize(
-    ("deviation", "c"), [(3, 5), (3, 26), (5, 16), (3 * 5**7, 7), (OFF_DIAGONAL, 0), (OFF_DIAGONAL + 2, 50)]
+    ("deviation", "c"), [(3, 5), (3, 26), (5, 3), (3 * 5**7, 7), (OFF_DIAGONAL, 0), (OFF_DIAGONAL + 2, 50)]
 )
 def test_half_integers_are_resolved_by_further_digits(deviation, c):
     boundary = 2 * (deviation * (2 * c + 1) // 64) + 1  # twice a half-integer near the middle of the cell
@@ -279,6 +279,7 @@ def test_cutting_the_stream_changes_nothing(share, deviation, widths):
     def draw(count):
         nonlocal at
         at += count
+        assert at < len(words) + share
         return words[at - count : at]
 
     comp = drip(draw, len(ref), deviation, share, widths)

@@ -13,12 +13,11 @@ exp(-c^2 / 2s^2) exp(-t (2c + t) / 2s^2). So:
 3. Draw a sign, and digits of t until they tell to which integer M (c + t) / s is nearest (N5).
 
 Every uniform is a sequence of random digits of which only those are drawn that a comparison asks for, so no
-comparison is ever wrong or rounded. For s = 1 nearly every sample needs several of them; for s = 32 the first
-digits decide at once in 19 cases out of 20.
-
-The distribution function of c is known to 256 bits by integer arithmetic with a bound on its error. Random
-words that agree with one of its values in all of them, or a pair of uniforms that agree in 256 digits, are
-taken for a defect of the source: nothing is returned. The probability of that is about 2^-245.
+comparison is ever rounded. Karney has s = 1, draws c by coins of probability exp(-1/2), and needs a dozen
+comparisons per sample; here the first digits decide 24 attempts out of 25 at once, and 80 out of 81 give a
+sample. The price is step 1, which needs the distribution function of c: its values are known to 256 bits, by
+integer arithmetic that encloses them. Words that agree with one of them in all these bits, or uniforms that
+agree in 256 digits, are taken for a defect of the source (probability below 2^-245), and nothing is returned.
 
 An attempt begins with a word of its own, which holds the first digits of all it needs. What else it needs it
 takes from the words that follow, and it drops what is left of the last one. An attempt that the end of the
@@ -67,7 +66,10 @@ class Tables(NamedTuple):
 
 @functools.cache
 def tables(guide_bits: int = _GUIDE_BITS, digit_bits: int = 13) -> Tables:
-    """Digits of the given widths; narrow ones give the same distribution and more to do."""
+    """The tables for digits of the given widths; `guide_bits` is at most 13, `digit_bits` 13, 3 or 1.
+
+    Narrow digits give the same distribution. They tie more often, which is good for tests.
+    """
     places = -(-(_PRECISION - guide_bits) // digit_bits)
     precision = guide_bits + places * digit_bits
     values = _distribution_function(precision)
@@ -297,7 +299,7 @@ def fill(words, out, deviation, tables):
     length = 0
     while deviation >> length > 0:
         length += 1
-    # The first try takes as many bits of t as keep all below 2^63. They nearly always tell the nearest integer.
+    # The first try at rounding takes as many bits of t as keep everything below 2^63: nearly always enough.
     bits = min(_FRACTION_BITS, 62 - length)
     half = np.int64(1) << (bits + _CELL_BITS - 1)
     below_one = (np.int64(1) << (bits + _CELL_BITS)) - 1

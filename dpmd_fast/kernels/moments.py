@@ -41,7 +41,7 @@ class Clipping(NamedTuple):
     c: float  # square of the homogeneous coordinate
     tau: float  # bound on the norm of a record's contribution
     unit: float  # lattice steps per one, for vectors: 1 / sqrt(step of the matrices)
-    bound: int  # bound on the norm in lattice steps
+    bound: int  # bound on the norm in lattice steps, below 2^31: its square is a 64-bit integer
 
 
 class Room(NamedTuple):
@@ -88,7 +88,7 @@ def add_block(
         padded = pad_queries(index, Y)
         _reach(index, padded, *clipping, *room)
     with threads(n_threads, chunk=1):
-        starts, records, scales = _by_location(len(Y), len(index.rows), *room)
+        starts, records, scales = by_location(len(Y), len(index.rows), *room)
         _accumulate(index, padded, float(clipping.c), starts, records, scales, sums)
 
 
@@ -137,8 +137,8 @@ def _norms(index, X, beta, c, out):
 
 
 @device
-def _length4(index, X, q, lead, places, scales, count):
-    """Sum of (v . v)^2 over the locations of record q, in integers."""
+def _within(index, X, q, lead, places, scales, count, bound):
+    """Whether the sum of (v . v)^2 over the locations of record q is at most bound^2, in integers."""
     width = X.shape[1]
     rows = index.rows
     total = 0
@@ -146,8 +146,12 @@ def _length4(index, X, q, lead, places, scales, count):
         last = math.trunc(scales[i] * lead)
         square = truncated_square(X, q * width, rows, np.int64(places[i]) * width, scales[i], width)
         square += last * last
+        if not square <= bound:  # before its square could leave 64 bits
+            return False
         total += np.int64(square) * np.int64(square)
-    return total
+        if total > bound * bound:
+            return False
+    return True
 
 
 @device
@@ -160,13 +164,12 @@ def _reach_of(index, X, q, beta, c, tau, unit, bound, places, roots):
     scales = np.empty(count)
     factor = unit * math.sqrt(min(1.0, tau / norm)) / index.radius
     lead = index.radius * math.sqrt(c)
-    most = bound * bound
     shrink = 2.0**-50
     # rounding in `factor` may pass the bound by some last digits: shrink until the integers say it does not
     while shrink < 0.5:
         for i in range(count):
             scales[i] = factor * roots[i]
-        if _length4(index, X, q, lead, places, scales, count) <= most:
+        if _within(index, X, q, lead, places, scales, count, bound):
             for i in range(count):
                 roots[i] = scales[i]
             return count
@@ -183,7 +186,7 @@ def _reach(index, X, beta, c, tau, unit, bound, places, scales, reach):
 
 
 @kernel
-def _by_location(n_records, n_locations, places, scales, reach):
+def by_location(n_records, n_locations, places, scales, reach):
     """The pairs of a block in order of location: starts, records, scales."""
     starts = np.zeros(n_locations + 1, np.int64)
     for q in range(n_records):

@@ -36,7 +36,7 @@ def rounded_normals(
     Raises
     ------
     RuntimeError
-        The words of `source` repeat themselves as random words do not (probability below 2^-200).
+        The words of `source` repeat themselves as random words do not (probability below 2^-200 per release).
 
     Notes
     -----

@@ -17,8 +17,9 @@ from dpmd_fast.privacy.guarantee import Adjacency
 
 _BOUND = 1 << 28  # vectors have entries of up to 14 bits: truncation is far below the noise
 _LEAST_BOUND = 1 << 16
-_LARGEST_BOUND = 1 << 40
+_LARGEST_BOUND = 1 << 30  # its square, doubled, is a 64-bit integer
 _DEVIATIONS = (1 << 10, 1 << 40)
+_TAUS = (1e-100, 1e100)  # far from the ends of floating point
 
 
 def contributions_apart(adjacency: Adjacency) -> float:
@@ -66,10 +67,12 @@ def choose_lattice(mu: float, tau: float, adjacency: Adjacency) -> Lattice:
     Raises
     ------
     ValueError
-        If `mu` is so small or so large that no lattice of 64-bit sums fits.
+        If `mu` is so small or so large that no lattice of 64-bit sums fits, or `tau` that floats do not.
     """
     mu = checked("mu", mu, positive=True)
     tau = checked("tau", tau, positive=True)
+    if not _TAUS[0] <= tau <= _TAUS[1]:
+        raise ValueError(f"tau = {tau!r}: must lie between {_TAUS[0]:g} and {_TAUS[1]:g}")
     apart = contributions_apart(adjacency)
     deviation = min(max(math.ceil(_BOUND * apart / mu), _DEVIATIONS[0]), _DEVIATIONS[1])
     bound = math.floor(deviation * mu / apart)

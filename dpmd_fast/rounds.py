@@ -59,15 +59,27 @@ class Mechanism:
         return noisy_sums(sums.total(), lattice, self.entropy, self.n_threads)
 
 
-def first_round(
-    mechanism: Mechanism, anchors: Floats, h: float, dim: int, mu: float
-) -> tuple[Charts, float] | None:
-    """Charts, and the variance of the records normal to them; None if no anchor is occupied."""
+class FirstRelease(NamedTuple):
+    """Moments at anchors, with the deviation of their noise."""
+
+    values: Floats
+    noise_scale: float
+    anchors: Floats
+    bandwidth: float
+
+
+def release_anchors(mechanism: Mechanism, anchors: Floats, h: float, mu: float) -> FirstRelease:
+    """The release of round 1."""
     index = build_index(anchors, h, mechanism.n_threads)
     tau = CLIP_SHARE * float(record_norms(index, anchors, 2.0, C, mechanism.n_threads).max())
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
     values = mechanism.release(MomentSums(index, 2.0, tau, lattice, C, mechanism.n_threads), lattice)
-    s = lattice.noise_scale
+    return FirstRelease(values, lattice.noise_scale, anchors, h)
+
+
+def charts_of(release: FirstRelease, dim: int) -> tuple[Charts, float] | None:
+    """Charts, and the variance of the records normal to them; None if no anchor is occupied."""
+    values, s, anchors, h = release
     around = read_moments(values, h, C)
     ok = around.mass > OCCUPIED * s / C
     if not ok.any():

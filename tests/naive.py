@@ -503,7 +503,7 @@ def read_out(value, location, h, c):
 
 
 def clean_moments(values, dim, noise_scale, occupied):
-    """The dim + 1 largest eigenvalues stay; the rest are shrunk by their share of energy that is not noise."""
+    """Keeps the dim + 1 largest eigenvalues, shrinks the others to the share of energy that is not noise."""
     K, F, _ = values.shape
     rest = F - dim - 1
     spectra = [np.linalg.eigh(values[a]) for a in range(K)]

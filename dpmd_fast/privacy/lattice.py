@@ -74,13 +74,14 @@ def choose_lattice(mu: float, tau: float, adjacency: Adjacency) -> Lattice:
     if not _TAUS[0] <= tau <= _TAUS[1]:
         raise ValueError(f"tau = {tau!r}: must lie between {_TAUS[0]:g} and {_TAUS[1]:g}")
     apart = contributions_apart(adjacency)
-    deviation = min(max(math.ceil(_BOUND * apart / mu), _DEVIATIONS[0]), _DEVIATIONS[1])
-    bound = math.floor(deviation * mu / apart)
-    while apart * bound / deviation > mu:  # the division above may have been rounded up
-        bound -= 1
-    if not _LEAST_BOUND <= bound <= _LARGEST_BOUND:
+    deviation = math.ceil(min(max(_BOUND * apart / mu, _DEVIATIONS[0]), _DEVIATIONS[1]))
+    most = deviation * mu / apart
+    if not _LEAST_BOUND <= most <= _LARGEST_BOUND:
         raise ValueError(
             f"mu = {mu!r}: the release supports {apart * _LEAST_BOUND / _DEVIATIONS[1]:.1g} to "
             f"{apart * _LARGEST_BOUND / _DEVIATIONS[0]:.1g}; choose another budget"
         )
+    bound = math.floor(most)
+    while apart * bound / deviation > mu:  # the division above may have been rounded up
+        bound -= 1
     return Lattice(tau / bound, deviation, bound, apart * bound / deviation)

@@ -51,9 +51,7 @@ def greedy_cover(points: Floats, radius: float) -> Floats:
     return np.ascontiguousarray(points[chosen])
 
 
-def public_moments(
-    Z: Floats, at: Floats, h: float, c: float, n_threads: int | None = None
-) -> LocalMoments:
+def public_moments(Z: Floats, at: Floats, h: float, c: float, n_threads: int | None = None) -> LocalMoments:
     """Moments of the public points around `at`, without clipping or noise."""
     index = build_index(at, h, n_threads)
     tau = float(record_norms(index, Z, 2.0, c, n_threads).max())

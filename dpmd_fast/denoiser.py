@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpmd_fast.algorithm2 import denoise_with_projectors, plan_spend
 from dpmd_fast.direct import denoise_with_moments
-from dpmd_fast.io import ReferenceSource, check_valid, is_table_or_file, open_reference
+from dpmd_fast.io import ReferenceSource, check_not_reference, check_valid, is_table_or_file, open_reference
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded, resolve_steps
 from dpmd_fast.privacy.entropy import open_source
@@ -146,6 +146,8 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         queries = checked_points("X", X)
         validate_data(self, X, skip_check_array=True, reset=False)
         check_public("X", X, self._given)
+        if isinstance(self._fitted, ReferenceSource):
+            check_not_reference("X", X, self._fitted)
         steps, constant = self._checked()
         if self.mechanism != self._fitted_mechanism:
             raise ValueError(f"mechanism = {self.mechanism!r}: the reference was fitted for another")
@@ -221,6 +223,10 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         batch_rows = self.batch_rows
         if is_table_or_file(X):
             source = open_reference(X, batch_rows=batch_rows)
+            if not source.rereadable:
+                raise ValueError(
+                    "X is a stream that can be read only once: must be a table, an array or files"
+                )
             check_valid(source, LARGEST)
         else:
             reference = checked_points("X", X)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmd_fast.io import ReferenceSource, check_valid, open_reference
+from dpmd_fast.io import ReferenceSource, check_not_reference, check_valid, open_reference
 from dpmd_fast.kernels.index import BallIndex, build_index
 from dpmd_fast.kernels.moments import record_norms
 from dpmd_fast.privacy.accounting import checked, checked_integer
@@ -28,7 +28,6 @@ from dpmd_fast.validation import (
     LARGEST,
     Points,
     check_budget,
-    check_public,
     checked_bandwidth,
     checked_beta,
     checked_choice,
@@ -114,8 +113,8 @@ def release_moments(
         tau = checked("tau", tau, positive=True)
     if seed is not None:
         checked_integer("seed", seed)
-    check_public("locations", locations, reference)
     source = open_reference(reference, columns=columns, batch_rows=batch_rows)
+    check_not_reference("locations", locations, source)
     check_columns(source, points.shape[1])
     index = build_index(points, h, n_threads)
     if tau is None:

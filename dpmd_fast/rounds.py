@@ -15,7 +15,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from dpmd_fast.cover import CLIP_SHARE, Floats, read_moments, top_vectors
-from dpmd_fast.kernels.charts import Field, make_field
+from dpmd_fast.kernels.charts import Field, make_field, move
 from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.moments import record_norms
 from dpmd_fast.kernels.residuals import ResidualFrames, residual_norms
@@ -27,6 +27,7 @@ from dpmd_fast.release import OCCUPIED
 from dpmd_fast.sums import ExactSums, MomentSums, ResidualSums
 
 C = 0.1
+FIRST_SHARE = 0.35  # of the budget of three rounds, for round 1
 _LEAST_NORMAL = 0.15  # h_N in units of the bandwidth
 NORMAL_DEVIATIONS = 3.0
 
@@ -115,12 +116,28 @@ def tangents_at(points: Floats, charts: Charts, dim: int) -> Floats:
     return out
 
 
+def simulated_noise(release: FirstRelease, field: Field, points: Floats, dim: int) -> float:
+    """Mean squared move of the map of round 1 when noise of the same size is added to it once more."""
+    rng = np.random.default_rng(0)  # no secret: post-processing of what is released
+    noise = rng.standard_normal(release.values.shape) * release.noise_scale
+    upper = np.triu(noise, 1) / math.sqrt(2.0)
+    noise = upper + upper.transpose(0, 2, 1) + np.eye(noise.shape[1]) * noise
+    again = charts_of(release._replace(values=release.values + noise), dim)
+    if again is None:
+        return math.inf
+    first, reached = move(field, points)
+    second, reached_again = move(projection_field(again[0]), points)
+    both = reached & reached_again
+    return float(((first - second)[both] ** 2).sum(axis=1).mean()) if both.any() else math.inf
+
+
 class Correction(NamedTuple):
     """What a residual round found: a smooth correction of the map, and the variance that is left."""
 
     field: Field
     variance: float
     signal: float  # median S / s
+    error2: float  # mean squared correction at the public points, less what noise explains
 
 
 def residual_round(
@@ -179,7 +196,8 @@ def _regress(
     # the kernel in the normal direction attenuates residuals: divide by what it takes away
     kept = 1.0 - min(0.6, 4.0 * variance / ((D - dim) * normal * normal))
     coefficients /= kept
-    strength = _shrinkage(public, centers, tangents, coefficients, noise, masses, h)
+    energy, expected = _energies(public, centers, tangents, coefficients, noise, masses, h)
+    strength = max(0.0, 1.0 - expected / energy) if energy > 0.0 else 0.0
     field = make_field(
         centers,
         tangents,
@@ -189,10 +207,11 @@ def _regress(
         slopes=coefficients[:, 1:],
         strength=strength,
     )
-    return Correction(field, max(variance / kept, 1e-300), float(np.median(masses)) / s)
+    left = max(0.0, energy - expected)
+    return Correction(field, max(variance / kept, 1e-300), float(np.median(masses)) / s, left)
 
 
-def _shrinkage(
+def _energies(
     public: Floats,
     centers: Floats,
     tangents: Floats,
@@ -200,8 +219,8 @@ def _shrinkage(
     noise: Floats,
     masses: Floats,
     h: float,
-) -> float:
-    """Share of the correction's energy at the public points that is not noise."""
+) -> tuple[float, float]:
+    """Mean squared correction at the public points, and what noise contributes to it."""
     D, dim = tangents.shape[1:]
     energy, expected = 0.0, 0.0
     for start in range(0, len(public), 256):
@@ -219,4 +238,4 @@ def _shrinkage(
         np.add.at(total, q, moves)
         energy += float((total**2).sum())
         expected += (D - dim) * float((w * w * np.einsum("pe,pef,pf->p", g, noise[a], g)).sum())
-    return max(0.0, 1.0 - expected / energy) if energy > 0.0 else 0.0
+    return energy / len(public), expected / len(public)

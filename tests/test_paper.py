@@ -74,9 +74,7 @@ def replayed_noise(seed, m, steps, D, scales):
 def test_algorithm_2_is_the_plain_loop_with_the_same_noise(D, d, h, beta):
     Y, Z = curved(180, D, d, seed=10 + D)
     rho = BUDGET.rho
-    model = algorithm_2(
-        h, d, BUDGET, steps=2, beta=beta, theta=0.3, sensitivity_constant=1e-3, seed=7
-    ).fit(Y)
+    model = algorithm_2(h, d, BUDGET, steps=2, beta=beta, theta=0.3, sensitivity_constant=1e-3, seed=7).fit(Y)
     comp_points = model.transform(Z)
     per_release = rho / (len(Z) * 2)
     expected_scales = [
@@ -130,9 +128,7 @@ def test_dtype_and_threads(dtype):
     two = ManifoldDenoiser(1.0, 2, steps=2, n_threads=2).fit(Y).transform(Z)
     assert one.dtype == dtype
     assert np.array_equal(one, two)
-    private = [
-        algorithm_2(1.0, 2, BUDGET, steps=2, seed=1, n_threads=t).fit(Y).transform(Z) for t in (1, 2)
-    ]
+    private = [algorithm_2(1.0, 2, BUDGET, steps=2, seed=1, n_threads=t).fit(Y).transform(Z) for t in (1, 2)]
     assert private[0].dtype == dtype
     assert np.array_equal(private[0], private[1])
     exact = ManifoldDenoiser(1.0, 2, steps=2).fit(Y.astype(float)).transform(Z.astype(float))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpmd_fast.kernels import lanes, tiles
+from dpmd_fast.kernels import bits, lanes, tiles
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.lanes import LANES
 
@@ -43,7 +43,7 @@ def run_distance(A, a0, B, b0, count):
 
 @kernel
 def run_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-    lanes.ball_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
+    bits.ball_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
 
 
 @kernel
@@ -78,7 +78,7 @@ def run_add_multiple(factor, X, x0, Y, y0, count):
 
 @kernel
 def run_bits(word):
-    return lanes.count_ones(word), lanes.count_trailing_zeros(word)
+    return bits.count_ones(word), bits.count_trailing_zeros(word)
 
 
 def integers(rng, *shape):

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpmd_fast.kernels.bits import ball_masks, count_ones, count_trailing_zeros
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, shift_leaf, sketch_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import ball_masks, count_ones, count_trailing_zeros, square_distance
+from dpmd_fast.kernels.lanes import square_distance
 
 _BUNDLE = 64  # leaves below a node that are looked at without following the tree
 _SINGLE_MOST = 1e30  # beyond this, squares leave the range of single precision

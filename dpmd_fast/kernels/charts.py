@@ -16,15 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm
+from dpmd_fast.kernels.bits import count_trailing_zeros
 from dpmd_fast.kernels.index import LEAF, BallIndex, build_index, pad_queries, sketch_point
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import (
-    add_difference,
-    add_multiple,
-    count_trailing_zeros,
-    dot,
-    square_distance,
-)
+from dpmd_fast.kernels.lanes import add_difference, add_multiple, dot, square_distance
 
 
 class Field(NamedTuple):

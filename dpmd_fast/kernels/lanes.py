@@ -1,4 +1,4 @@
-"""Vector micro-kernels: fixed-order reductions, bit masks and small moves, on LLVM vectors of four doubles.
+"""Vector micro-kernels: fixed-order reductions and small moves, on LLVM vectors of four doubles.
 
 Numba may not re-order a sum, so its loops reach a third of what two FMA units can do. These functions
 are written one level lower, so that a sum is fast and has one order on every machine, for every thread
@@ -19,7 +19,6 @@ from dpmd_fast.kernels.jit import JIT_DISABLED
 LANES = 4
 
 F64 = ir.DoubleType()
-F32 = ir.FloatType()
 I64 = ir.IntType(64)
 I32 = ir.IntType(32)
 VECTOR = ir.VectorType(F64, LANES)
@@ -104,70 +103,6 @@ def _reduce(context, builder, signature, args, difference):
         a, b = term(i)
         builder.store(fused(builder, a, b, builder.load(total)), total)
     return horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
-
-
-@intrinsic
-def _ball_masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-    """Two 64-bit words for one query against a leaf of 64 points, in single precision.
-
-    With p_j = sum_k x[x0 + k] B[b0 + 64 k + j] + half_norms[h0 + j] and q_j = rest * rests[h0 + j]:
-    bit j of out[0] is p_j + q_j >= maybe, bit j of out[1] is p_j - q_j >= inside.
-    """
-    i64, f64 = types.int64, types.float64
-    sig = types.void(x, i64, B, i64, i64, half_norms, rests, i64, f64, f64, f64, out)
-    lanes = 8
-    vector = ir.VectorType(F32, lanes)
-
-    def codegen(context, builder, signature, args):
-        x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out = args
-
-        def fetch(pointer, offset):
-            at = builder.bitcast(builder.gep(pointer, [integer(offset)]), vector.as_pointer())
-            return builder.load(at, align=4)
-
-        px = pointer_to(context, builder, signature.args[0], x, x0)
-        pb = pointer_to(context, builder, signature.args[2], B, b0)
-        ph = pointer_to(context, builder, signature.args[5], half_norms, h0)
-        pr = pointer_to(context, builder, signature.args[6], rests, h0)
-        words = pointer_to(context, builder, signature.args[11], out, integer(0))
-        rest, maybe, inside = (
-            splat(builder, builder.fptrunc(value, F32), vector) for value in (rest, maybe, inside)
-        )
-        start = [fetch(ph, at) for at in range(0, 64, lanes)]
-        entry = builder.block
-        loop = builder.append_basic_block("masks.loop")
-        body = builder.append_basic_block("masks.body")
-        done = builder.append_basic_block("masks.done")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        k = builder.phi(I64)
-        k.add_incoming(integer(0), entry)
-        sums = [builder.phi(vector) for _ in start]
-        for total, first in zip(sums, start, strict=True):
-            total.add_incoming(first, entry)
-        builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
-        builder.position_at_end(body)
-        scalar = splat(builder, builder.load(builder.gep(px, [k])), vector)
-        row = builder.gep(pb, [builder.mul(k, integer(64))])
-        for j, total in enumerate(sums):
-            total.add_incoming(fused(builder, scalar, fetch(row, lanes * j), total), body)
-        k.add_incoming(builder.add(k, integer(1)), body)
-        builder.branch(loop)
-        builder.position_at_end(done)
-        near_word = sure_word = integer(0)
-        for j, total in enumerate(sums):
-            at = lanes * j
-            cross = builder.fmul(rest, fetch(pr, at))
-            near = builder.fcmp_ordered(">=", builder.fadd(total, cross), maybe)
-            sure = builder.fcmp_ordered(">=", builder.fsub(total, cross), inside)
-            bits = [builder.zext(builder.bitcast(hit, ir.IntType(lanes)), I64) for hit in (near, sure)]
-            near_word = builder.or_(near_word, builder.shl(bits[0], integer(at)))
-            sure_word = builder.or_(sure_word, builder.shl(bits[1], integer(at)))
-        builder.store(near_word, words)
-        builder.store(sure_word, builder.gep(words, [integer(1)]))
-        return context.get_dummy_value()
-
-    return sig, codegen
 
 
 @intrinsic
@@ -381,22 +316,6 @@ def _add_difference(typingctx, factor, X, x0, Y, y0, out, count):
     return sig, codegen
 
 
-@intrinsic
-def _count_trailing_zeros(typingctx, word):
-    def codegen(context, builder, signature, args):
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), codegen
-
-
-@intrinsic
-def _count_ones(typingctx, word):
-    def codegen(context, builder, signature, args):
-        return builder.ctpop(args[0])
-
-    return types.int64(types.uint64), codegen
-
-
 def _plain_dot(A, a0, B, b0, count):
     return float(np.dot(A.reshape(-1)[a0 : a0 + count], B.reshape(-1)[b0 : b0 + count]))
 
@@ -404,14 +323,6 @@ def _plain_dot(A, a0, B, b0, count):
 def _plain_square_distance(A, a0, B, b0, count):
     gap = A.reshape(-1)[a0 : a0 + count] - B.reshape(-1)[b0 : b0 + count]
     return float(np.dot(gap, gap))
-
-
-def _plain_ball_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-    columns = B.reshape(-1)[b0 : b0 + 64 * depth].reshape(depth, 64)
-    p = x.reshape(-1)[x0 : x0 + depth] @ columns + half_norms.reshape(-1)[h0 : h0 + 64]
-    q = p.dtype.type(rest) * rests.reshape(-1)[h0 : h0 + 64]
-    out[0] = sum(1 << j for j in range(64) if p[j] + q[j] >= p.dtype.type(maybe))
-    out[1] = sum(1 << j for j in range(64) if p[j] - q[j] >= p.dtype.type(inside))
 
 
 def _plain_center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc):
@@ -456,17 +367,8 @@ def _plain_add_difference(factor, X, x0, Y, y0, out, count):
     out[:count] += factor * (X.reshape(-1)[x0 : x0 + count] - Y.reshape(-1)[y0 : y0 + count])
 
 
-def _plain_count_trailing_zeros(word):
-    return (int(word) & -int(word)).bit_length() - 1
-
-
-def _plain_count_ones(word):
-    return int(word).bit_count()
-
-
 dot = _plain_dot if JIT_DISABLED else _dot
 square_distance = _plain_square_distance if JIT_DISABLED else _square_distance
-ball_masks = _plain_ball_masks if JIT_DISABLED else _ball_masks
 center_block = _plain_center_block if JIT_DISABLED else _center_block
 pack = _plain_pack if JIT_DISABLED else _pack
 pack_scaled = _plain_pack_scaled if JIT_DISABLED else _pack_scaled
@@ -474,5 +376,3 @@ add_outer_four = _plain_add_outer_four if JIT_DISABLED else _add_outer_four
 update_four = _plain_update_four if JIT_DISABLED else _update_four
 add_multiple = _plain_add_multiple if JIT_DISABLED else _add_multiple
 add_difference = _plain_add_difference if JIT_DISABLED else _add_difference
-count_trailing_zeros = _plain_count_trailing_zeros if JIT_DISABLED else _count_trailing_zeros
-count_ones = _plain_count_ones if JIT_DISABLED else _count_ones

@@ -21,10 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm
+from dpmd_fast.kernels.bits import count_trailing_zeros
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_point
 from dpmd_fast.kernels.integers import pack_truncated, truncated_square
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import LANES, count_trailing_zeros, square_distance
+from dpmd_fast.kernels.lanes import LANES, square_distance
 from dpmd_fast.kernels.projectors import power
 from dpmd_fast.kernels.tiles import add_gram
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm
+from dpmd_fast.kernels.bits import count_trailing_zeros
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.lanes import (
@@ -21,7 +22,6 @@ from dpmd_fast.kernels.lanes import (
     add_difference,
     add_outer_four,
     center_block,
-    count_trailing_zeros,
     pack_scaled,
     square_distance,
 )

@@ -15,17 +15,11 @@ import math
 import numpy as np
 
 from dpmd_fast.kernels.balls import find_leaves, leaf_masks, point_masks
+from dpmd_fast.kernels.bits import count_ones, count_trailing_zeros
 from dpmd_fast.kernels.eigen import arbitrary_start, leading_rows, scratch
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import (
-    LANES,
-    center_block,
-    count_ones,
-    count_trailing_zeros,
-    pack,
-    square_distance,
-)
+from dpmd_fast.kernels.lanes import LANES, center_block, pack, square_distance
 from dpmd_fast.kernels.tiles import add_gram, subtract_gram
 from dpmd_fast.kernels.tridiagonal import top_subspaces
 

@@ -162,9 +162,7 @@ def resolve_schedule(
     return np.broadcast_to(shares * (per_query / t), (m, t, 2)).copy()
 
 
-def _checked_schedule(
-    schedule: Any, budget: Budget, shape: tuple[int, ...]
-) -> NDArray[np.float64]:
+def _checked_schedule(schedule: Any, budget: Budget, shape: tuple[int, ...]) -> NDArray[np.float64]:
     try:
         given = np.asarray(schedule)
     except ValueError as error:

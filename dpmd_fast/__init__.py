@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpmd_fast.atlas import Atlas
+    from dpmd_fast.atlas_release import release_atlas
     from dpmd_fast.denoiser import DPManifoldDenoiser
     from dpmd_fast.descent import DescentResult, gradient_descent
     from dpmd_fast.moments import release_moments
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Atlas",
     "Budget",
     "BudgetExceeded",
     "DPManifoldDenoiser",
@@ -38,11 +41,14 @@ __all__ = [
     "empirical_sensitivity",
     "gradient_descent",
     "paper_bandwidth",
+    "release_atlas",
     "release_moments",
     "warmup",
 ]
 
 _HOMES = {
+    "atlas": ("Atlas",),
+    "atlas_release": ("release_atlas",),
     "descent": ("DescentResult", "gradient_descent"),
     "denoiser": ("DPManifoldDenoiser",),
     "moments": ("release_moments",),

@@ -85,6 +85,20 @@ def smoothed(Z: Floats, h: float, dim: int, n_threads: int | None = None) -> Flo
     return move(field, Z, n_threads)[0]
 
 
+def largest_gap(covariances: Floats, weights: Floats) -> int:
+    """Dimension after which the eigenvalues of local covariances, averaged over locations, drop most."""
+    spectra = np.linalg.eigvalsh(covariances)[:, ::-1]
+    mean = weights @ spectra / weights.sum()
+    return int(np.argmax(mean[:-1] - mean[1:])) + 1
+
+
+def spectrum_dim(Z: Floats, n_threads: int | None = None) -> int:
+    """Intrinsic dimension of public points by their local spectra, at half their rms radius."""
+    h = 0.5 * math.sqrt(float(((Z - Z.mean(axis=0)) ** 2).sum(axis=1).mean()))
+    around = public_moments(Z, Z, h, 0.2, n_threads)
+    return largest_gap(around.covariance, around.mass)
+
+
 class Prospect(NamedTuple):
     """What a first round at bandwidth h promises."""
 

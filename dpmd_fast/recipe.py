@@ -17,6 +17,7 @@ from dpmd_fast.rounds import (
     charts_of,
     projection_field,
     release_anchors,
+    released_dim,
     residual_round,
     simulated_noise,
 )
@@ -35,6 +36,7 @@ class Attempt:
     """The rounds at one bandwidth, and what they have spent as shares of the budget of the rounds."""
 
     bandwidth: float
+    dim: int
     spent: list[float] = field(default_factory=list)
     charts: Charts | None = None
     fields: list[Field] = field(default_factory=list)
@@ -51,22 +53,29 @@ class Rounds:
     mechanism: Mechanism
     public: Floats
     dim: int
+    read_dim: bool  # whether to take the dimension from the release of round 1
     cover: float
     mu2: float
 
-    def run(self, attempt: Attempt, share: float) -> None:
-        """The next round of an attempt, with `share` of the budget."""
+    def run(self, attempt: Attempt, share: float) -> tuple[str, float]:
+        """The next round of an attempt, with `share` of the budget; what it was, and the share."""
         attempt.spent.append(share)
+        self._run(attempt, share)
+        return f"round {len(attempt.spent)} at bandwidth {attempt.bandwidth:.4g}", share
+
+    def _run(self, attempt: Attempt, share: float) -> None:
         mu = math.sqrt(share * self.mu2)
-        flat = smoothed(self.public, attempt.bandwidth, self.dim, self.mechanism.n_threads)
+        flat = smoothed(self.public, attempt.bandwidth, attempt.dim, self.mechanism.n_threads)
         if len(attempt.spent) == 1:
             anchors = greedy_cover(flat, self.cover * attempt.bandwidth)
             release = release_anchors(self.mechanism, anchors, attempt.bandwidth, mu)
-            found = charts_of(release, self.dim)
+            if self.read_dim:
+                attempt.dim = released_dim(release) or attempt.dim
+            found = charts_of(release, attempt.dim)
             if found is not None:
                 attempt.charts, attempt.variance = found
                 attempt.fields = [projection_field(found[0])]
-                attempt.noise2 = simulated_noise(release, attempt.fields[0], flat, self.dim)
+                attempt.noise2 = simulated_noise(release, attempt.fields[0], flat, attempt.dim)
                 attempt.signals.append(1.0 / found[0].noise_to_mass)
             return
         if attempt.charts is None:
@@ -99,37 +108,34 @@ def rounds_for(signal: float) -> int:
 
 def build(
     rounds: Rounds, outlook: Outlook, bandwidth: float | None, number: int | None
-) -> tuple[Attempt, list[float]]:
+) -> tuple[Attempt, list[tuple[str, float]]]:
     """Spend the whole budget of the rounds; the finished attempt, and all shares in the order spent.
 
     With a given bandwidth or number of rounds there is nothing to find out. Otherwise the first two rounds
     get small shares, enough to see the bias of round 1, and either two more follow or all begins again with
     a smaller bandwidth and what is left.
     """
-    attempt = Attempt(outlook.choose() if bandwidth is None else bandwidth)
+    attempt = Attempt(outlook.choose() if bandwidth is None else bandwidth, rounds.dim)
     left = 1.0
-    shares: list[float] = []
+    shares: list[tuple[str, float]] = []
     for again in range(_MOST_ATTEMPTS):
         signal = math.sqrt(left) * outlook.at(attempt.bandwidth).signal
         wanted = rounds_for(signal) if number is None else number
         if bandwidth is not None or number is not None or wanted < 3 or again == _MOST_ATTEMPTS - 1:
             for share in _split(wanted):
-                rounds.run(attempt, left * share)
-                shares.append(left * share)
+                shares.append(rounds.run(attempt, left * share))
             return attempt, shares
         test = next(pair for least, pair in _TESTS if signal >= least)
         for share in test:
-            rounds.run(attempt, left * share)
-            shares.append(left * share)
+            shares.append(rounds.run(attempt, left * share))
         left *= 1.0 - sum(test)
         decision = reconsider(outlook, attempt.bandwidth, attempt.bias, left)
         if decision.bandwidth == attempt.bandwidth:
             rest = (0.5, 0.5) if sum(test) < 0.3 else (1.0,)
             for share in rest:
-                rounds.run(attempt, left * share)
-                shares.append(left * share)
+                shares.append(rounds.run(attempt, left * share))
             return attempt, shares
-        attempt = Attempt(decision.bandwidth)
+        attempt = Attempt(decision.bandwidth, attempt.dim)
     raise AssertionError("the last attempt returns")
 
 

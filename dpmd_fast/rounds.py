@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from dpmd_fast.cover import CLIP_SHARE, Floats, read_moments, top_vectors
+from dpmd_fast.cover import CLIP_SHARE, Floats, largest_gap, read_moments, top_vectors
 from dpmd_fast.kernels.charts import Field, make_field, move
 from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.moments import record_norms
@@ -95,6 +95,15 @@ def charts_of(release: FirstRelease, dim: int) -> tuple[Charts, float] | None:
     variance = max(0.0, float(((total - along) * masses).sum() / masses.sum()))
     D = anchors.shape[1]
     return charts, variance + (D - dim) * h * h * charts.noise_to_mass**2 / (2.0 * C)
+
+
+def released_dim(release: FirstRelease) -> int | None:
+    """Intrinsic dimension by the released spectra; None if no anchor is occupied."""
+    around = read_moments(release.values, release.bandwidth, C)
+    ok = around.mass > OCCUPIED * release.noise_scale / C
+    if not ok.any():
+        return None
+    return largest_gap(around.covariance[ok], around.mass[ok])
 
 
 def projection_field(charts: Charts) -> Field:

@@ -197,7 +197,7 @@ def certified_guarantee(
 
 _CERTIFIED = (
     "One record is one row: somebody with k rows has k times the mu.",
-    "Locations, bandwidth and all other parameters are public: none was read off the reference.",
+    "Locations, bandwidth and all other parameters are public or follow from earlier releases.",
     "Only this spend is covered: others on the same reference add up.",
     "Running time and memory are not protected, nor is what was done to the reference before.",
 )

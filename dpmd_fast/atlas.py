@@ -1,0 +1,178 @@
+"""The atlas: a map that denoises any number of points, made from a few certified releases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.kernels.charts import Field, make_field
+from dpmd_fast.privacy.guarantee import Guarantee
+from dpmd_fast.subspace import Subspace
+from dpmd_fast.sums import apply_fields
+from dpmd_fast.validation import Points, checked_points, checked_threads
+
+Floats = NDArray[np.float64]
+_BLOCK = 1 << 16  # points moved at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One field of the map in plain arrays: projections onto charts (no `slopes`), or a smooth correction."""
+
+    centers: Floats  # (K, D)
+    tangents: Floats  # (K, D, d)
+    masses: Floats  # (K,)
+    bandwidth: float
+    passes: int
+    strength: float
+    offsets: Floats | None = None  # (K, D)
+    slopes: Floats | None = None  # (K, d, D)
+
+    @classmethod
+    def of(cls, made: Field) -> Layer:
+        """The arrays of a field, in its own order."""
+        D = made.centers.columns
+        correction = made.pull == 0.0
+        return cls(
+            centers=made.centers.rows[:, :D].copy(),
+            tangents=made.frames[:, :, :D].transpose(0, 2, 1).copy(),
+            masses=made.weights.copy(),
+            bandwidth=made.centers.radius,
+            passes=made.passes,
+            strength=made.strength,
+            offsets=made.offsets[:, :D].copy() if correction else None,
+            slopes=made.slopes[:, :, :D].copy() if correction else None,
+        )
+
+    def field(self) -> Field:
+        return make_field(
+            self.centers,
+            self.tangents,
+            self.masses,
+            self.bandwidth,
+            offsets=self.offsets,
+            slopes=self.slopes,
+            strength=self.strength,
+            passes=self.passes,
+        )
+
+
+class ChartView(NamedTuple):
+    """Charts for inspection, in the coordinates of the data."""
+
+    centers: Floats  # (K, D)
+    tangents: Floats  # (K, D, d)
+    masses: Floats  # (K,)
+
+
+@dataclass(frozen=True, eq=False)
+class Atlas:
+    """A released map toward the manifold of a private reference.
+
+    Everything in it was released under `guarantee` or is public: transforming points with it costs no budget,
+    needs no reference and can be done anywhere, any number of times.
+
+    Attributes
+    ----------
+    guarantee : Guarantee
+    layers : tuple of Layer
+        Projections onto charts first, then the corrections of the residual rounds.
+    subspace : Subspace or None
+        Affine subspace in which the layers work; None for all of R^D.
+    dim : int
+    bandwidth : float
+    spends : tuple of (str, float)
+        What each release was for and its mu^2, in the order of the releases.
+    column_names : tuple of str or None
+        Columns of the reference, where it was a table.
+    status_ : array of str
+        After `transform`: "ok", or "outside" for points without a chart in reach, which come back unchanged.
+    """
+
+    guarantee: Guarantee
+    layers: tuple[Layer, ...] = field(repr=False)
+    subspace: Subspace | None = field(repr=False)
+    dim: int
+    bandwidth: float
+    signal_to_noise: tuple[float, ...]  # of each round, median S / s
+    spends: tuple[tuple[str, float], ...] = field(repr=False)
+    column_names: tuple[str, ...] | None = None
+
+    @property
+    def n_columns(self) -> int:
+        if self.subspace is not None:
+            return len(self.subspace.origin)
+        return self.layers[0].centers.shape[1]
+
+    @property
+    def charts(self) -> ChartView:
+        """Centres, tangents and masses of the charts of round 1."""
+        first = self.layers[0]
+        if self.subspace is None:
+            return ChartView(first.centers, first.tangents, first.masses)
+        basis = self.subspace.basis
+        return ChartView(
+            self.subspace.up(first.centers), np.einsum("dq,kqe->kde", basis, first.tangents), first.masses
+        )
+
+    def transform(self, Z: Any, n_threads: int | None = None) -> Any:
+        """Denoise points: array in, array out; DataFrame or Arrow table in, the same with its columns moved.
+
+        Other columns of a table pass through. A RecordBatchReader gives a RecordBatchReader that works as it
+        is read; `status_` is then that of the batch read last.
+        """
+        n_threads = checked_threads(n_threads)
+        from dpmd_fast.tables import is_table, transform_table
+
+        if is_table(Z):
+            return transform_table(self, Z, n_threads)
+        points = checked_points("Z", Z, columns=self.n_columns)
+        moved, status = self.move(points, n_threads)
+        object.__setattr__(self, "status_", status)
+        return moved
+
+    def move(self, points: Points, n_threads: int | None = None) -> tuple[Points, NDArray[np.str_]]:
+        """Moved points in the type of `points`, and the status of each; `points` must be finite."""
+        moved = np.array(points)
+        status = np.full(len(points), "ok", dtype="U7")
+        for start in range(0, len(points), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            block = np.asarray(points[part], dtype=np.float64)
+            inside = block if self.subspace is None else self.subspace.down(block, n_threads)
+            result, reached = apply_fields(self._fields, inside, n_threads)
+            if self.subspace is not None:
+                result = self.subspace.up(result)
+            moved[part][reached] = result[reached]
+            status[part][~reached] = "outside"
+        return moved, status
+
+    @cached_property
+    def _fields(self) -> list[Field]:
+        # always from the arrays, so that a loaded atlas gives the same bits as the one that was saved
+        return [layer.field() for layer in self.layers]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one file; it appears under its name only when it is complete."""
+        from dpmd_fast.atlas_file import write_atlas
+
+        write_atlas(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Atlas:
+        """Read what `save` wrote; a truncated or edited file is refused."""
+        from dpmd_fast.atlas_file import read_atlas
+
+        return read_atlas(path)
+
+
+def blocks_in(subspace: Subspace | None, blocks: Iterator[Points], n_threads: int | None) -> Iterator[Floats]:
+    """Blocks of records in the coordinates of the layers."""
+    for block in blocks:
+        wide = np.asarray(block, dtype=np.float64)
+        yield wide if subspace is None else subspace.down(wide, n_threads)

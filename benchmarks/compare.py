@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import resource
@@ -420,7 +421,18 @@ def show_noise(count: int, repeats: int) -> str:
     for name, call in sides.items():
         call()
         rows.append([name, f"{count / best_seconds(call, repeats) / 1e6:.0f}"])
-    return f"## Normal variates, {count:,} at a time\n\n" + table(["source", "millions per second"], rows)
+    plain = f"## Normal variates, {count:,} at a time\n\n" + table(["source", "millions per second"], rows)
+    if importlib.util.find_spec("opendp") is None:
+        return plain + "\n\nOpenDP is not installed: exact noise was not compared."
+    from benchmarks.noise import noise_rates
+
+    exact = [
+        [rate.name, f"{rate.per_second / 1e6:.3g}", f"{rate.ratio:.3g} x"]
+        for rate in noise_rates(count, count // 200, repeats)
+    ]
+    return f"{plain}\n\n## Exact normal noise on the integers, {count:,} at a time\n\n" + table(
+        ["source", "millions per second", "beside OpenDP"], exact
+    )
 
 
 # All together

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dpmd_fast.descent import DescentResult, gradient_descent
     from dpmd_fast.moments import release_moments
     from dpmd_fast.paper import ManifoldDenoiser, paper_bandwidth
+    from dpmd_fast.planning import Plan, plan
     from dpmd_fast.privacy.budget import Budget, BudgetExceeded
     from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning
     from dpmd_fast.privacy.search import EmpiricalSensitivity, empirical_sensitivity
@@ -35,12 +36,14 @@ __all__ = [
     "Guarantee",
     "LargeDeltaWarning",
     "ManifoldDenoiser",
+    "Plan",
     "ProjectorRelease",
     "Release",
     "dp_projector",
     "empirical_sensitivity",
     "gradient_descent",
     "paper_bandwidth",
+    "plan",
     "release_atlas",
     "release_moments",
     "warmup",
@@ -53,6 +56,7 @@ _HOMES = {
     "denoiser": ("DPManifoldDenoiser",),
     "moments": ("release_moments",),
     "paper": ("ManifoldDenoiser", "paper_bandwidth"),
+    "planning": ("Plan", "plan"),
     "privacy.budget": ("Budget", "BudgetExceeded"),
     "privacy.guarantee": ("Guarantee", "LargeDeltaWarning"),
     "privacy.search": ("EmpiricalSensitivity", "empirical_sensitivity"),

@@ -105,6 +105,7 @@ class Prospect(NamedTuple):
     signal: float  # median mass over the deviation of the noise, S / s
     scatter: float  # rms distance of the public points from their smoothed copy
     anchors: int
+    reach: float  # anchors within the bandwidth of a record, on average
 
 
 def foresee(
@@ -131,4 +132,4 @@ def foresee(
     mass = np.bincount(gaps["i"], weights, len(anchors)) * n / len(Z)
     signal = float(np.median(mass)) * mu / (apart * tau)
     scatter = math.sqrt(float(((Z - flat) ** 2).sum(axis=1).mean()))
-    return Prospect(signal, scatter, len(anchors))
+    return Prospect(signal, scatter, len(anchors), len(weights) / len(flat))

@@ -1,0 +1,170 @@
+"""What an atlas would cost and give, from public numbers only: nothing is spent, no reference is read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpmd_fast.bandwidth import Outlook, predicted_noise
+from dpmd_fast.cover import spectrum_dim, thinned
+from dpmd_fast.privacy.accounting import checked, checked_integer
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.guarantee import Adjacency
+from dpmd_fast.privacy.lattice import contributions_apart
+from dpmd_fast.recipe import rounds_for
+from dpmd_fast.subspace import FIND_SHARE, LEAST_COLUMNS, REFINE_SHARE
+from dpmd_fast.validation import (
+    check_budget,
+    checked_bandwidth,
+    checked_choice,
+    checked_points,
+    checked_threads,
+)
+
+_PAIRS_PER_SECOND = 2e9  # products of features summed on one core, for a rough estimate of time
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Prediction for `release_atlas`.
+
+    Attributes
+    ----------
+    bandwidth : float
+        Where it would begin; "auto" may go on to a smaller one.
+    rounds : int
+    dim : int
+    anchors : int
+        Charts of round 1.
+    signal_to_noise : float
+        Median mass of an anchor over the deviation of its noise, in round 1 of three.
+    noise_error : float
+        Error that noise would leave in the finished map; the bias of the bandwidth comes on top, and cannot
+        be known before something is spent.
+    recommended_epsilon : float
+        Smallest epsilon of 1/2 octave steps, at the same delta, for which three rounds have enough signal.
+    seconds : float
+        Rough time on one core.
+    mu2 : float
+        What would be spent.
+    advice : str
+        One sentence.
+    """
+
+    bandwidth: float
+    rounds: int
+    dim: int
+    anchors: int
+    signal_to_noise: float
+    noise_error: float
+    recommended_epsilon: float
+    seconds: float
+    mu2: float
+    advice: str
+
+
+def plan(
+    anchors: ArrayLike,
+    n: int,
+    *,
+    dim: int | Literal["auto"],
+    budget: Budget,
+    bandwidth: float | Literal["auto"] = "auto",
+    cover: float = 0.3,
+    adjacency: Adjacency = "replace-one",
+    n_threads: int | None = None,
+) -> Plan:
+    """Predict signal, error and time of an atlas of `n` records around public points.
+
+    Parameters
+    ----------
+    anchors : array (m, D)
+        The public points that `release_atlas` would get.
+    n : int
+        Number of records, as far as it is public.
+    dim, budget, bandwidth, cover, adjacency
+        As for `release_atlas`.
+    n_threads : int, optional
+    """
+    Z = thinned(np.asarray(checked_points("anchors", anchors), dtype=np.float64))
+    n = checked_integer("n", n, minimum=1)
+    check_budget(budget)
+    checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
+    cover = checked("cover", cover, positive=True)
+    D = Z.shape[1]
+    n_threads = checked_threads(n_threads)
+    d = spectrum_dim(Z, n_threads) if dim == "auto" else checked_integer("dim", dim, minimum=1)
+    if d >= D:
+        raise ValueError(f"dim = {d}: must be below the number of columns; the points have {D} feature(s)")
+    for_rounds = 1.0 - (FIND_SHARE + REFINE_SHARE if D >= LEAST_COLUMNS else 0.0)
+    points = _leading(Z) if D >= LEAST_COLUMNS else Z
+    outlook = Outlook(
+        points,
+        n,
+        math.sqrt(for_rounds) * budget.mu,
+        min(d, points.shape[1] - 1),
+        apart=contributions_apart(adjacency),
+        cover=cover,
+        n_threads=n_threads,
+    )
+    h = outlook.choose() if bandwidth == "auto" else checked_bandwidth(bandwidth)
+    prospect = outlook.at(h)
+    rounds = rounds_for(prospect.signal)
+    enough = _enough(budget, prospect.signal)
+    features = points.shape[1] + 1
+    pairs = n * prospect.reach * features * features * (rounds + 1)
+    return Plan(
+        bandwidth=h,
+        rounds=rounds,
+        dim=d,
+        anchors=prospect.anchors,
+        signal_to_noise=prospect.signal,
+        noise_error=predicted_noise(h, prospect.signal),
+        recommended_epsilon=enough,
+        seconds=pairs / _PAIRS_PER_SECOND,
+        mu2=budget.mu**2,
+        advice=_advice(prospect.signal, rounds, enough, budget),
+    )
+
+
+def _leading(Z: np.ndarray) -> np.ndarray:
+    """Public points in their leading coordinates, in the place of the subspace to be released."""
+    center = Z.mean(axis=0)
+    values, vectors = np.linalg.eigh(np.cov(Z.T))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    tail = values[len(values) // 2 :].mean()
+    kept = max(2, int((values > 2.0 * tail).sum()))
+    return np.ascontiguousarray((Z - center) @ vectors[:, : min(kept, len(values) // 2)])
+
+
+def _enough(budget: Budget, signal: float) -> float:
+    """Epsilon at which S / s, which grows with mu, supports three rounds."""
+    epsilon = budget.epsilon
+    factor = math.sqrt(2.0)
+    while rounds_for(signal * Budget(epsilon, budget.delta, budget.conversion).mu / budget.mu) < 3:
+        epsilon *= factor
+        if epsilon > 1e4:
+            return math.inf
+    while epsilon > 1e-3:
+        smaller = Budget(epsilon / factor, budget.delta, budget.conversion)
+        if rounds_for(signal * smaller.mu / budget.mu) < 3:
+            break
+        epsilon /= factor
+    return epsilon
+
+
+def _advice(signal: float, rounds: int, enough: float, budget: Budget) -> str:
+    if rounds == 3:
+        return f"Signal for three rounds; epsilon = {enough:.3g} would be enough for that."
+    if rounds == 2:
+        return f"Signal for two rounds; three need epsilon = {enough:.3g} or more records."
+    if signal >= 3.0:
+        return f"Signal for one round only; three rounds need epsilon = {enough:.3g} or more records."
+    return (
+        f"Hardly any chart would stand out of the noise at epsilon = {budget.epsilon:g}: do not spend; use a "
+        f"larger bandwidth, more records or epsilon = {enough:.3g}."
+    )

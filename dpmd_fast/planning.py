@@ -48,7 +48,7 @@ class Plan:
     recommended_epsilon : float
         Smallest epsilon of 1/2 octave steps, at the same delta, for which three rounds have enough signal.
     seconds : float
-        Rough time on one core.
+        Rough time of the sums over the records on one core; reading them comes on top.
     mu2 : float
         What would be spent.
     advice : str
@@ -97,11 +97,11 @@ def plan(
     cover = checked("cover", cover, positive=True)
     D = Z.shape[1]
     n_threads = checked_threads(n_threads)
-    d = spectrum_dim(Z, n_threads) if dim == "auto" else checked_integer("dim", dim, minimum=1)
-    if d >= D:
-        raise ValueError(f"dim = {d}: must be below the number of columns; the points have {D} feature(s)")
     for_rounds = 1.0 - (FIND_SHARE + REFINE_SHARE if D >= LEAST_COLUMNS else 0.0)
     points = _leading(Z) if D >= LEAST_COLUMNS else Z
+    d = spectrum_dim(points, n_threads) if dim == "auto" else checked_integer("dim", dim, minimum=1)
+    if d >= D:
+        raise ValueError(f"dim = {d}: must be below the number of columns; the points have {D} feature(s)")
     outlook = Outlook(
         points,
         n,

@@ -55,8 +55,9 @@ class Mechanism:
         self, sums: ExactSums, lattice: Lattice, features: Callable[[Floats], Floats] | None = None
     ) -> Floats:
         """One pass over the records, or what `features` makes of each block, and one draw of noise."""
-        for block in self.blocks():
-            sums.add(block if features is None else features(block))
+        with np.errstate(all="ignore"):  # a warning would tell that some record is not finite
+            for block in self.blocks():
+                sums.add(block if features is None else features(block))
         return noisy_sums(sums.total(), lattice, self.entropy, self.n_threads)
 
 

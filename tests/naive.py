@@ -521,3 +521,64 @@ def clean_moments(values, dim, noise_scale, occupied):
             kept = max(0.0, eigenvalues[e] * (share if e < rest else 1.0))
             out[a] += kept * np.outer(vectors[:, e], vectors[:, e])
     return out
+
+
+# The atlas
+
+
+def atlas_move(X, centers, tangents, masses, h, offsets=None, slopes=None, strength=1.0, passes=1):
+    """Points moved by a field of charts, and whether a chart was in reach in every pass."""
+    moved, reached = [], []
+    for x in np.asarray(X, dtype=float):
+        start, ok = x.copy(), True
+        for _ in range(passes):
+            total, move = 0.0, np.zeros(len(x))
+            for a in range(len(centers)):
+                gap = x - centers[a]
+                r2 = sum(g * g for g in gap)
+                if not r2 < h * h:
+                    continue
+                weight = masses[a] * (1.0 - r2 / h**2) ** 2
+                total += weight
+                along = tangents[a].T @ gap
+                if slopes is None:
+                    move += weight * (tangents[a] @ along - gap)
+                else:
+                    move += weight * (offsets[a] + along @ slopes[a])
+            if total == 0.0:
+                ok = False
+                break
+            x = x + strength * move / total
+        moved.append(x if ok else start)
+        reached.append(ok)
+    return np.array(moved), np.array(reached)
+
+
+def residual_moments(X, R, centers, tangents, h, normal, c, tau):
+    """Clipped moments of (V^T (x - b) / h, r / h_N, sqrt(c)) in real numbers, (K, F, F)."""
+    K, D, d = tangents.shape
+    sums = np.zeros((K, d + D + 1, d + D + 1))
+    for x, r in zip(X, R, strict=True):
+        parts, square = [], 0.0
+        for a in range(K):
+            gap = x - centers[a]
+            t = 1.0 - (gap @ gap) / h**2 - (r @ r) / normal**2
+            if not t > 0.0:
+                continue
+            f = np.concatenate([tangents[a].T @ gap / h, r / normal, [math.sqrt(c)]])
+            matrix = t * t * np.outer(f, f)
+            parts.append((a, matrix))
+            square += float((matrix**2).sum())
+        for a, matrix in parts:
+            sums[a] += matrix * min(1.0, tau / math.sqrt(square))
+    return sums
+
+
+def feature_moments(features, tau):
+    """Sum of f f^T, each scaled to norm `tau` at most."""
+    total = np.zeros((features.shape[1],) * 2)
+    for f in features:
+        norm = sum(float(value) * float(value) for value in f)
+        if math.isfinite(norm) and norm > 0.0:
+            total += np.outer(f, f) * min(1.0, tau / norm)
+    return total

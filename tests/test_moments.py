@@ -20,7 +20,7 @@ from dpmd_fast.kernels import integers
 from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.lanes import LANES
-from dpmd_fast.kernels.moments import record_norms
+from dpmd_fast.kernels.moments import Clipping, add_block, record_norms, room_for_block
 from dpmd_fast.moments import HOMOGENEOUS, natural_tau
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.sums import MomentSums
@@ -441,6 +441,34 @@ def test_threads_and_batches(D):
                 np.testing.assert_array_equal(setting.total(*blocks, n_threads=n_threads), ref)
                 comp = release_moments(Y[:n], locations, batch_rows=size, n_threads=n_threads, **options)
                 np.testing.assert_array_equal(comp.values, noisy)
+
+
+@pytest.mark.parametrize("D", [1, 3, 8, 9, 12, 30])
+@pytest.mark.parametrize("beta", BETAS)
+def test_a_record_does_not_feel_its_place_or_its_company(D, beta):
+    # not only the integers: also the floating-point numbers they are cut from, to the last bit
+    Y, locations, h = wide(D, n=400)
+    setting = Setting(locations, h * math.sqrt(max(D, 3) / 3), beta, 0.3)
+    clipping = Clipping(beta, HOMOGENEOUS, setting.tau, setting.unit, setting.bound)
+
+    def vectors(Y, n_threads):
+        room = room_for_block(len(locations))
+        add_block(
+            setting.index, clipping, Y, np.zeros((150, *2 * setting.index.rows.shape[1:])), room, n_threads
+        )
+        return [
+            (room.places[q, : room.reach[q]].tobytes(), room.scales[q, : room.reach[q]].tobytes())
+            for q in range(len(Y))
+        ]
+
+    ref = vectors(Y, 1)
+    assert sum(len(places) > 0 for places, _ in ref) > 200
+    order = np.random.default_rng(0).permutation(400)
+    assert vectors(Y[order], 2) == [ref[q] for q in order]
+    assert vectors(Y[7:], 1) == ref[7:]
+    assert [vectors(Y[q : q + 1], 1)[0] for q in range(40)] == ref[:40]
+    company = np.vstack([np.full((3, D), np.nan), 1e300 * Y[:5], Y, np.repeat(Y[:1], 9, axis=0)])
+    assert vectors(company, 1)[8:408] == ref
 
 
 @pytest.mark.parametrize("D", [3, 12])

@@ -1,0 +1,341 @@
+"""The file of an atlas: one Arrow IPC file of named arrays, checked to the last byte when it is read.
+
+The schema's metadata is a JSON text. It begins with the format, its version, the number of bytes of the
+file and the SHA-256 of all of them, taken with zeros in its own place. These are looked at first, in the raw
+bytes: a file that is not as it was written is refused before anything parses it. Nothing in it is code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.atlas import Atlas, Layer
+from dpmd_fast.privacy.accounting import checked, checked_integer
+from dpmd_fast.privacy.guarantee import Guarantee
+from dpmd_fast.subspace import Subspace
+from dpmd_fast.validation import check_range, checked_bandwidth
+
+Arrays = dict[str, NDArray[np.float64]]
+
+_VERSION = 1
+_MAGIC = b"ARROW1"
+_KEY = b"dpmd-fast"
+# No other text of the JSON can look like it: inside a string the quotes would be escaped.
+_HEAD = '{{"format":"dpmd-fast atlas","version":{},"bytes":{:>19},"sha256":"{}",'
+_HEAD_PATTERN = re.compile(
+    rb'\{"format":"dpmd-fast atlas","version":(\d{1,9}),"bytes": {0,18}(\d{1,19}),"sha256":"([0-9a-f]{64})",'
+)
+_NO_SUM = "0" * 64
+
+_KEYS = {"format", "version", "bytes", "sha256", "package_version"}
+_KEYS |= {"guarantee", "dim", "bandwidth", "signal_to_noise", "spends", "column_names", "layers", "shapes"}
+_GUARANTEE_KEYS = {field.name for field in dataclasses.fields(Guarantee)}
+_LAYER_KEYS = {"bandwidth", "passes", "strength"}
+_LAYER_ARRAYS = ("centers", "tangents", "masses")
+_CORRECTION_ARRAYS = ("offsets", "slopes")  # of some layers
+_SUBSPACE_ARRAYS = ("subspace origin", "subspace basis")
+
+
+def write_atlas(atlas: Atlas, path: str | os.PathLike[str]) -> None:
+    """Write the file of an atlas; under its name it appears complete or, if anything fails, not at all."""
+    try:
+        _check(atlas)
+    except ValueError as problem:
+        raise ValueError(f"the atlas cannot be saved: {problem}") from None
+    data = _sealed(_metadata(atlas), _arrays(atlas))
+    target = os.fsdecode(path)
+    folder = os.path.dirname(target) or os.curdir
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"{folder} does not exist: {os.path.basename(target)} cannot be saved in it")
+    if os.path.isdir(target):
+        raise IsADirectoryError(f"{target} is a directory: must be the name of a file")
+    partial = os.path.join(folder, f".{secrets.token_hex(8)}.part")
+    try:
+        with open(partial, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(partial)
+    _sync_folder(folder)
+
+
+def read_atlas(path: str | os.PathLike[str]) -> Atlas:
+    """Read the file of an atlas.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is truncated, was edited or damaged, is of a newer version or is not an atlas.
+    """
+    name = os.fsdecode(path)
+    if not os.path.exists(name):
+        raise FileNotFoundError(f"{name} does not exist: must be the file of an atlas")
+    if not os.path.isfile(name):
+        raise ValueError(f"{name} is not an atlas: it is not a regular file")
+    with open(name, "rb") as file:
+        data = file.read()
+    try:
+        _check_bytes(data)
+        text, arrays = _opened(data)
+        return _atlas(text, arrays)
+    except ValueError as problem:
+        raise ValueError(f"{name} {problem}") from None
+
+
+def _check_bytes(data: bytes) -> None:
+    """Refuse bytes that are not a complete, unchanged file of this version."""
+    if not data.startswith(_MAGIC):
+        raise ValueError("is truncated" if _MAGIC.startswith(data) else "is not an atlas")
+    head = _HEAD_PATTERN.search(data)
+    if head is None:
+        raise ValueError("is not an atlas" if data.endswith(_MAGIC) else "is truncated")
+    version, size, checksum = head.groups()
+    if int(version) > _VERSION:
+        raise ValueError(
+            f"was written by a newer version of dpmd-fast: its format is {int(version)}, this version reads "
+            f"{_VERSION}"
+        )
+    if int(version) < 1:
+        raise ValueError(f"was edited or damaged: there is no format {int(version)}")
+    if len(data) < int(size):
+        raise ValueError(f"is truncated: it has {len(data)} of {int(size)} bytes")
+    blank = head.group().replace(checksum, _NO_SUM.encode())
+    if hashlib.sha256(data.replace(head.group(), blank)).hexdigest().encode() != checksum:
+        raise ValueError("was edited or damaged: its checksum does not match")
+
+
+def _sealed(metadata: dict[str, Any], arrays: Arrays, version: int = _VERSION) -> bytes:
+    """The bytes of a file with its size and checksum filled in."""
+    import pyarrow as pa
+
+    rest = json.dumps(metadata, allow_nan=False, separators=(",", ":"))[1:]
+    schema = _schema().with_metadata({_KEY: _HEAD.format(version, 0, _NO_SUM) + rest})
+    flat = [array.ravel() for array in arrays.values()]
+    ends = np.cumsum([0, *map(len, flat)], dtype=np.int64)
+    columns = [
+        pa.array(list(arrays), pa.string()),
+        pa.array([array.shape for array in arrays.values()], pa.list_(pa.int64())),
+        pa.LargeListArray.from_arrays(pa.array(ends), pa.array(np.concatenate(flat))),
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+    data: bytes = sink.getvalue().to_pybytes()
+    # the schema is in the file twice, before and after the arrays
+    empty, size = _HEAD.format(version, 0, _NO_SUM).encode(), len(data)
+    blank = _HEAD.format(version, size, _NO_SUM).encode()
+    data = data.replace(empty, blank)
+    return data.replace(blank, _HEAD.format(version, size, hashlib.sha256(data).hexdigest()).encode())
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema(
+        {"name": pa.string(), "shape": pa.list_(pa.int64()), "values": pa.large_list(pa.float64())}
+    )
+
+
+def _opened(data: bytes) -> tuple[bytes, Arrays]:
+    """The metadata's text and the arrays of a file."""
+    import pyarrow as pa
+
+    try:
+        table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+        table.validate(full=True)
+        metadata = table.schema.metadata or {}
+    except Exception:  # its texts are for those who know Arrow, and of several lines
+        raise ValueError("is not an atlas: it cannot be read as an Arrow file") from None
+    if set(metadata) != {_KEY} or not table.schema.equals(_schema()):
+        raise ValueError("is not a valid atlas: its columns or metadata are not those of one")
+    arrays: Arrays = {}
+    names, shapes, values = (column.combine_chunks() for column in table.columns)
+    for name, shape, row in zip(names.to_pylist(), shapes.to_pylist(), values, strict=True):
+        if name is None or name in arrays:
+            raise ValueError("is not a valid atlas: the names of its arrays are not unique")
+        try:
+            flat = row.values.to_numpy()  # refuses nulls
+            whole = len(flat) == math.prod(shape) and min(shape) >= 1
+        except Exception:
+            whole = False
+        if not whole:
+            raise ValueError(f"is not a valid atlas: the values of {name!r} do not fill its shape")
+        arrays[name] = flat.reshape(shape).copy()  # kernels are compiled for arrays that may be written
+    return metadata[_KEY], arrays
+
+
+def _metadata(atlas: Atlas) -> dict[str, Any]:
+    """All that is not an array; JSON writes floats so that they are read back exactly."""
+    from dpmd_fast import __version__
+
+    return {
+        "package_version": __version__,
+        "guarantee": dataclasses.asdict(atlas.guarantee),
+        "dim": int(atlas.dim),
+        "bandwidth": float(atlas.bandwidth),
+        "signal_to_noise": [float(signal) for signal in atlas.signal_to_noise],
+        "spends": [[what, float(mu2)] for what, mu2 in atlas.spends],
+        "column_names": None if atlas.column_names is None else list(atlas.column_names),
+        "layers": [
+            {
+                "bandwidth": float(layer.bandwidth),
+                "passes": int(layer.passes),
+                "strength": float(layer.strength),
+            }
+            for layer in atlas.layers
+        ],
+        "shapes": {name: list(array.shape) for name, array in _arrays(atlas).items()},
+    }
+
+
+def _arrays(atlas: Atlas) -> Arrays:
+    found: dict[str, Any] = {}
+    if atlas.subspace is not None:
+        found = dict(zip(_SUBSPACE_ARRAYS, atlas.subspace, strict=True))
+    for number, layer in enumerate(atlas.layers):
+        for name in _LAYER_ARRAYS + _CORRECTION_ARRAYS:
+            if getattr(layer, name) is not None:
+                found[f"layer {number} {name}"] = getattr(layer, name)
+    return {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in found.items()}
+
+
+def _atlas(text: bytes, arrays: Arrays) -> Atlas:
+    """The atlas of a file, refused unless the file holds exactly what an atlas consists of."""
+    try:
+        metadata = json.loads(text, parse_constant=_refuse_constant)
+        _check_keys("its metadata", metadata, _KEYS)
+        layers, guarantee = metadata["layers"], metadata["guarantee"]
+        for number, layer in enumerate(layers):
+            _check_keys(f"layer {number}", layer, _LAYER_KEYS)
+        _check_keys("its guarantee", guarantee, _GUARANTEE_KEYS)
+        _check_arrays(arrays, metadata["shapes"], len(layers))
+        names = metadata["column_names"]
+        atlas = Atlas(
+            guarantee=Guarantee(**{**guarantee, "conditions": tuple(guarantee["conditions"])}),
+            layers=tuple(Layer(**layer, **_part(arrays, f"layer {k} ")) for k, layer in enumerate(layers)),
+            subspace=Subspace(**part) if (part := _part(arrays, "subspace ")) else None,
+            dim=metadata["dim"],
+            bandwidth=metadata["bandwidth"],
+            signal_to_noise=tuple(metadata["signal_to_noise"]),
+            spends=tuple((what, mu2) for what, mu2 in metadata["spends"]),
+            column_names=None if names is None else tuple(names),
+        )
+        _check(atlas)
+    except ValueError as problem:
+        raise ValueError(f"is not a valid atlas: {problem}") from None
+    except Exception:  # JSON of other kinds of values
+        raise ValueError("is not a valid atlas: its metadata is malformed") from None
+    return atlas
+
+
+def _part(arrays: Arrays, prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _check_keys(what: str, given: Iterable[str], wanted: set[str]) -> None:
+    missing, unexpected = wanted - set(given), set(given) - wanted
+    if missing:
+        raise ValueError(f"{what} lacks {min(missing)!r}")
+    if unexpected:
+        raise ValueError(f"{what} has the unexpected {min(unexpected)!r}")
+
+
+def _check_arrays(arrays: Arrays, shapes: dict[str, list[int]], n_layers: int) -> None:
+    """Refuse arrays that are not those of an atlas, or not of the shapes that the metadata says."""
+    wanted = {f"layer {number} {name}" for number in range(n_layers) for name in _LAYER_ARRAYS}
+    allowed = {f"layer {number} {name}" for number in range(n_layers) for name in _CORRECTION_ARRAYS}
+    if any(name in arrays for name in _SUBSPACE_ARRAYS):
+        wanted.update(_SUBSPACE_ARRAYS)
+    _check_keys("it", arrays, wanted | (allowed & set(arrays)))
+    _check_keys("its list of shapes", shapes, set(arrays))
+    for name, array in arrays.items():
+        if list(array.shape) != shapes[name]:
+            raise ValueError(f"{name} has shape {array.shape}: must be {shapes[name]}")
+
+
+def _check(atlas: Atlas) -> None:
+    """Refuse an atlas whose parts do not fit together."""
+    dim = checked_integer("dim", atlas.dim, minimum=1)
+    checked_bandwidth(atlas.bandwidth)
+    for signal in atlas.signal_to_noise:
+        checked("signal_to_noise", signal)
+    for what, mu2 in atlas.spends:
+        if not isinstance(what, str):
+            raise ValueError("spends: must say in words what each release was for")
+        checked(f"spends, {what}", mu2)
+    spent, claimed = math.fsum(mu2 for _, mu2 in atlas.spends), atlas.guarantee.mu * atlas.guarantee.mu
+    if spent > claimed * (1.0 + 1e-6):
+        raise ValueError(f"spends: the sum {spent:g} is more than mu^2 = {claimed:g} of the guarantee")
+    if not atlas.layers:
+        raise ValueError("it has no layers")
+    if atlas.subspace is None:
+        columns = inside = atlas.layers[0].centers.shape[-1]
+    else:
+        columns, inside = len(atlas.subspace.origin), atlas.subspace.basis.shape[-1]
+        _check_array("subspace origin", atlas.subspace.origin, (columns,))
+        _check_array("subspace basis", atlas.subspace.basis, (columns, inside))
+    if not dim <= inside <= columns:
+        raise ValueError(f"dim = {dim}: does not fit {inside} coordinates of {columns} columns")
+    for number, layer in enumerate(atlas.layers):
+        _check_layer(f"layer {number}", layer, inside, dim)
+    names = atlas.column_names
+    if names is not None and not all(isinstance(name, str) for name in names):
+        raise ValueError("column_names: must be texts")
+    if names is not None and not len(set(names)) == len(names) == columns:
+        raise ValueError(f"column_names: must be {columns} different names")
+
+
+def _check_layer(what: str, layer: Layer, columns: int, dim: int) -> None:
+    charts = len(layer.masses)
+    _check_array(f"{what} centers", layer.centers, (charts, columns))
+    _check_array(f"{what} tangents", layer.tangents, (charts, columns, dim))
+    _check_array(f"{what} masses", layer.masses, (charts,))
+    if not (layer.masses >= 0.0).all():
+        raise ValueError(f"{what} masses: must not be negative")
+    if layer.offsets is not None:
+        _check_array(f"{what} offsets", layer.offsets, (charts, columns))
+    if layer.slopes is not None:
+        _check_array(f"{what} slopes", layer.slopes, (charts, dim, columns))
+    try:
+        checked_bandwidth(layer.bandwidth)
+        checked_integer("passes", layer.passes, minimum=1)
+        checked("strength", layer.strength)
+    except ValueError as problem:
+        raise ValueError(f"{what} {problem}") from None
+
+
+def _check_array(name: str, array: NDArray[np.float64], shape: tuple[int, ...]) -> None:
+    if array.shape != shape or array.size == 0:
+        raise ValueError(f"{name} has shape {array.shape}: must be {shape}, and not empty")
+    check_range(name, array)
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"its metadata holds {text}: must be finite numbers")
+
+
+def _sync_folder(folder: str) -> None:
+    """Make the new name last, where folders can be opened."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

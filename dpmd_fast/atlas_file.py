@@ -30,7 +30,7 @@ from dpmd_fast.validation import check_range, checked_bandwidth
 Arrays = dict[str, NDArray[np.float64]]
 
 _VERSION = 1
-_MAGIC = b"ARROW1"
+_START, _END = b"ARROW1\0\0", b"ARROW1"  # of every Arrow IPC file
 _KEY = b"dpmd-fast"
 # No other text of the JSON can look like it: inside a string the quotes would be escaped.
 _HEAD = '{{"format":"dpmd-fast atlas","version":{},"bytes":{:>19},"sha256":"{}",'
@@ -101,11 +101,11 @@ def read_atlas(path: str | os.PathLike[str]) -> Atlas:
 
 def _check_bytes(data: bytes) -> None:
     """Refuse bytes that are not a complete, unchanged file of this version."""
-    if not data.startswith(_MAGIC):
-        raise ValueError("is truncated" if _MAGIC.startswith(data) else "is not an atlas")
+    if not data.startswith(_START):
+        raise ValueError("is truncated" if _START.startswith(data) else "is not an atlas")
     head = _HEAD_PATTERN.search(data)
     if head is None:
-        raise ValueError("is not an atlas" if data.endswith(_MAGIC) else "is truncated")
+        raise ValueError("is not an atlas" if data.endswith(_END) else "is truncated")
     version, size, checksum = head.groups()
     if int(version) > _VERSION:
         raise ValueError(

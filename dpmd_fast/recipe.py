@@ -28,7 +28,7 @@ SPLITS = {1: (1.0,), 2: (0.4, 0.6), 3: (FIRST_SHARE, 0.3, 0.35)}
 _THREE_ROUNDS, _TWO_ROUNDS = 110.0, 50.0  # S / s that they need
 _MOST_ATTEMPTS = 3
 # S / s of round 1 and the shares of the first two rounds, with which the bias of round 1 can still be seen
-_TESTS = ((250.0, (0.1, 0.1)), (150.0, (0.2, 0.2)), (0.0, (FIRST_SHARE, 0.3)))
+_TESTS = ((250.0, (0.13, 0.13)), (150.0, (0.2, 0.2)), (0.0, (FIRST_SHARE, 0.3)))
 
 
 @dataclass
@@ -112,8 +112,8 @@ def build(
     """Spend the whole budget of the rounds; the finished attempt, and all shares in the order spent.
 
     With a given bandwidth or number of rounds there is nothing to find out. Otherwise the first two rounds
-    get small shares, enough to see the bias of round 1, and either two more follow or all begins again with
-    a smaller bandwidth and what is left.
+    get small shares, enough to see the bias of round 1, and either a third follows or all begins again with
+    a smaller bandwidth, both with what is left.
     """
     attempt = Attempt(outlook.choose() if bandwidth is None else bandwidth, rounds.dim)
     left = 1.0
@@ -131,9 +131,7 @@ def build(
         left *= 1.0 - sum(test)
         decision = reconsider(outlook, attempt.bandwidth, attempt.bias, left)
         if decision.bandwidth == attempt.bandwidth:
-            rest = (0.5, 0.5) if sum(test) < 0.3 else (1.0,)
-            for share in rest:
-                shares.append(rounds.run(attempt, left * share))
+            shares.append(rounds.run(attempt, left))
             return attempt, shares
         attempt = Attempt(decision.bandwidth, attempt.dim)
     raise AssertionError("the last attempt returns")

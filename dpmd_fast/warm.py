@@ -11,6 +11,7 @@ def warmup() -> None:
     The first time on a machine this takes about a minute; after that well under a second. Kernels work
     in float64 inside, so one compilation serves float32 and float64 input alike.
     """
+    from dpmd_fast.atlas_release import release_atlas
     from dpmd_fast.denoiser import DPManifoldDenoiser
     from dpmd_fast.descent import gradient_descent
     from dpmd_fast.kernels.balls import count_neighbors
@@ -22,11 +23,13 @@ def warmup() -> None:
     rng = np.random.default_rng(0)
     for columns in (3, 9):  # small matrices are diagonalised by other code than larger ones
         reference, queries = rng.normal(size=(200, columns)), rng.normal(size=(4, columns))
+        anchors = rng.normal(size=(40, columns))
         budget = Budget(epsilon=0.5, delta=1e-3)
         ManifoldDenoiser(bandwidth=3.0, dim=1).fit(reference).transform(queries)
         for mechanism in ("moments", "projector"):
             private = DPManifoldDenoiser(bandwidth=3.0, dim=1, budget=budget, mechanism=mechanism)
             private.fit(reference).transform(queries)
+        release_atlas(reference, anchors, dim=1, budget=Budget(50.0, 1e-3), bandwidth=3.0, rounds=2)
         dp_projector(reference, queries[0], 3.0, 1, budget)
         gradient_descent(reference, queries, 3.0, 1, steps=2)
         count_neighbors(build_index(reference, 3.0), queries)

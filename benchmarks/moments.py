@@ -199,8 +199,8 @@ def show_sums(results: Sequence[Sums]) -> str:
     ]
     return (
         f"## Certified moments, {results[0].case.m:,} locations\n\n"
-        "Two threads everywhere, the best of several turns. Useful flops: pairs (D+1)(D+2) + 2 n K D, the products of "
-        "the pairs in reach and one product for all distances; DGEMM's rate is measured in the same run. "
+        "Two threads everywhere, the best of several turns. Useful flops: pairs (D+1)(D+2) + 2 n K D, the "
+        "products of the pairs in reach and one product for all distances; DGEMM takes its turns, too. "
         "NumPy: the same sums in floating point, distances by GEMM, then per location the rows in reach and "
         "one product; the faster of two BLAS and two Python threads.\n\n" + table(columns, rows)
     )

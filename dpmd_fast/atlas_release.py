@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from dpmd_fast.atlas import Atlas, Layer, blocks_in
 from dpmd_fast.bandwidth import Outlook
 from dpmd_fast.cover import Floats, spectrum_dim, thinned
-from dpmd_fast.io import ReferenceSource, check_not_reference, check_valid, open_reference
+from dpmd_fast.io import ReferenceSource, check_public, check_valid, open_reference
 from dpmd_fast.moments import check_columns
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.privacy.budget import Budget
@@ -120,7 +120,7 @@ def release_atlas(
         raise ValueError(f"anchors has {len(Z)} sample(s): must have at least D + 2 = {D + 2}")
     source = open_reference(reference, columns=columns, batch_rows=batch_rows)
     check_columns(source, D)
-    check_not_reference("anchors", anchors, source)
+    check_public("anchors", anchors, reference)
     n = _public_count(source, adjacency, n_public)
     if not source.rereadable:
         raise ValueError("reference is a stream that can be read only once: an atlas reads it several times")
@@ -208,6 +208,8 @@ def _public_count(source: ReferenceSource, adjacency: Adjacency, n_public: int |
         return checked_integer("n_public", n_public, minimum=1)
     if adjacency == "add-remove":
         raise ValueError("n_public = None: with 'add-remove' the number of records is private; give a guess")
+    if source.rows == 0:
+        raise ValueError("reference has 0 sample(s): must have at least 1")
     if source.rows is None:
         raise ValueError("n_public = None: the reference does not tell its number of rows; give it")
     return source.rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import warnings
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpmd_fast.algorithm2 import denoise_with_projectors, plan_spend
 from dpmd_fast.direct import denoise_with_moments
-from dpmd_fast.io import ReferenceSource, check_not_reference, check_valid, is_table_or_file, open_reference
+from dpmd_fast.io import ReferenceSource, check_public, check_valid, is_table_or_file, open_reference
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded, resolve_steps
 from dpmd_fast.privacy.entropy import open_source
@@ -25,7 +26,6 @@ from dpmd_fast.validation import (
     LARGEST,
     check_budget,
     check_enough,
-    check_public,
     checked_choice,
     checked_geometry,
     checked_points,
@@ -146,8 +146,6 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         queries = checked_points("X", X)
         validate_data(self, X, skip_check_array=True, reset=False)
         check_public("X", X, self._given)
-        if isinstance(self._fitted, ReferenceSource):
-            check_not_reference("X", X, self._fitted)
         steps, constant = self._checked()
         if self.mechanism != self._fitted_mechanism:
             raise ValueError(f"mechanism = {self.mechanism!r}: the reference was fitted for another")
@@ -185,7 +183,10 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             validated=True,
             released="all queries and steps together",
         )
+        n_threads = checked_threads(self.n_threads)
         self._warn_large_delta(self._fitted)
+        for _ in self._fitted.blocks():  # a file that has gone is noticed before the spend
+            break
         self._once.spend(mu2)
         self.guarantee_ = guarantee
         points, self.status_ = denoise_with_moments(
@@ -197,8 +198,14 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             mus=mus,
             guarantee=guarantee,
             entropy=source,
-            n_threads=checked_threads(self.n_threads),
+            n_threads=n_threads,
         )
+        if not (self.status_ == "ok").any():
+            warnings.warn(
+                "no query has enough of the reference around it to stand out of the noise: all come back "
+                "unchanged; a larger bandwidth or budget would be needed",
+                stacklevel=2,
+            )
         return like_queries(points, queries, self.status_)
 
     def fit_transform(self, X: object, y: object = None, **fit_params: object) -> NoReturn:
@@ -227,9 +234,10 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 raise ValueError(
                     "X is a stream that can be read only once: must be a table, an array or files"
                 )
-            check_valid(source, LARGEST)
+            check_valid(source, LARGEST, "clean the reference")
         else:
-            reference = checked_points("X", X)
+            empty = self.adjacency == "add-remove" and np.ndim(X) == 2 and len(X) == 0
+            reference = np.asarray(X, dtype=np.float64) if empty else checked_points("X", X)
             source = open_reference(reference, batch_rows=batch_rows)
         _, d, _ = checked_geometry(self.bandwidth, self.dim, self.beta, source.n_columns)
         checked_threads(self.n_threads)
@@ -247,7 +255,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _warn_large_delta(self, source: ReferenceSource) -> None:
         # with "add-remove" the number of records is private, and a warning would tell something about it
         if self.adjacency == "replace-one" and source.rows is not None:
-            warn_large_delta(self.budget.delta, source.rows)
+            warn_large_delta(self.budget.delta, source.rows, stacklevel=5)
 
     def _checked(self) -> tuple[int, float]:
         """Steps and C, after all parameters have been looked at."""

@@ -51,8 +51,8 @@ def denoise_with_moments(
         tau = natural_tau(index, beta, n_threads=n_threads)
         lattice = choose_lattice(mu, tau, guarantee.adjacency)
         release = noisy_moments(source, index, X, beta, tau, lattice, guarantee, entropy, n_threads)
+        occupied = release.occupied  # of the release itself: cleaning makes mass out of noise
         release = release.cleaned(dim)
-        occupied = release.occupied
         status[alive[~occupied]] = "no_neighbor" if first else "failed"
         first = False
         away = (release.mean - X)[occupied]

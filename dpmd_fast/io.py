@@ -86,7 +86,10 @@ def is_table_or_file(reference: Any) -> bool:
     return hasattr(reference, "__arrow_c_stream__") and not is_of(reference, "pandas", "DataFrame")
 
 
-def check_valid(source: ReferenceSource, most: float) -> None:
+_DROP = "pass on_invalid='drop' to leave such records out, or clean the reference"
+
+
+def check_valid(source: ReferenceSource, most: float, advice: str = _DROP) -> None:
     """Refuse, in one pass, a reference with values that are not finite or beyond `most` in size."""
     most = checked("most", most, positive=True)
     if not source.rereadable:
@@ -101,13 +104,13 @@ def check_valid(source: ReferenceSource, most: float) -> None:
     if not valid:
         raise ValueError(
             f"reference contains non-finite or too large values: all must be finite and at most {most:g} in "
-            "size; pass on_invalid='drop' to leave such records out, or clean the reference"
+            f"size; {advice}"
         )
 
 
-def check_not_reference(name: str, points: Any, source: ReferenceSource) -> None:
-    """Refuse public points that are the private reference or overlap it."""
-    if shares_memory(source, points):
+def check_public(name: str, points: Any, reference: Any) -> None:
+    """Refuse public points that are the private reference or overlap it in memory or on disk."""
+    if overlaps(reference, points):
         raise ValueError(
             f"{name} is part of the reference: must be public points; taking them from the private reference "
             "would void the guarantee"
@@ -116,12 +119,17 @@ def check_not_reference(name: str, points: Any, source: ReferenceSource) -> None
 
 def shares_memory(source: ReferenceSource, array: Any) -> bool:
     """Whether `array` (an array, table or path) is the reference, or overlaps it in memory or on disk."""
-    if array is source.reference:
+    return overlaps(source.reference, array)
+
+
+def overlaps(reference: Any, array: Any) -> bool:
+    """Whether two arrays, tables or paths are one object, or overlap in memory or on disk."""
+    if array is reference:
         return True
-    if not _files(array).isdisjoint(_files(source.reference)):
+    if not _files(array).isdisjoint(_files(reference)):
         return True
     theirs = _memory(array)
-    return any(_overlap(mine, other) for mine in _memory(source.reference) for other in theirs)
+    return any(_overlap(mine, other) for mine in _memory(reference) for other in theirs)
 
 
 def _files(value: Any) -> set[tuple[int, int]]:

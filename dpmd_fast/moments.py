@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmd_fast.io import ReferenceSource, check_not_reference, check_valid, open_reference
+from dpmd_fast.io import ReferenceSource, check_public, check_valid, open_reference
 from dpmd_fast.kernels.index import BallIndex, build_index
 from dpmd_fast.kernels.moments import record_norms
 from dpmd_fast.privacy.accounting import checked, checked_integer
@@ -22,7 +22,7 @@ from dpmd_fast.privacy.entropy import EntropySource, open_source
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice
 from dpmd_fast.privacy.mechanism import noisy_sums
-from dpmd_fast.release import Release
+from dpmd_fast.release import HOMOGENEOUS, Release
 from dpmd_fast.sums import MomentSums
 from dpmd_fast.validation import (
     LARGEST,
@@ -34,8 +34,6 @@ from dpmd_fast.validation import (
     checked_points,
     checked_threads,
 )
-
-HOMOGENEOUS = 0.1  # c: the square of the homogeneous coordinate
 
 
 def natural_tau(index: BallIndex, beta: float, c: float = HOMOGENEOUS, n_threads: int | None = None) -> float:
@@ -114,12 +112,14 @@ def release_moments(
     if seed is not None:
         checked_integer("seed", seed)
     source = open_reference(reference, columns=columns, batch_rows=batch_rows)
-    check_not_reference("locations", locations, source)
+    check_public("locations", locations, reference)
     check_columns(source, points.shape[1])
     index = build_index(points, h, n_threads)
     if tau is None:
         tau = natural_tau(index, beta, n_threads=n_threads)
     lattice = choose_lattice(budget.mu, tau, adjacency)
+    if adjacency == "replace-one" and source.rows == 0:
+        raise ValueError("reference has 0 sample(s): must have at least 1")
     if on_invalid == "raise":
         check_valid(source, LARGEST)
     if adjacency == "replace-one" and source.rows is not None:

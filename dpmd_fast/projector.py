@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpmd_fast.io import check_public
 from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.tangents import covariance_at, padded_width
 from dpmd_fast.kernels.tridiagonal import top_subspaces
@@ -25,7 +26,6 @@ from dpmd_fast.reference import Floats
 from dpmd_fast.validation import (
     check_budget,
     check_enough,
-    check_public,
     checked_choice,
     checked_geometry,
     checked_point,

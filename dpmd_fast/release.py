@@ -14,6 +14,7 @@ from dpmd_fast.privacy.guarantee import Adjacency, Guarantee
 
 Floats = NDArray[np.float64]
 Features = Literal["moments", "subspace", "residual"]
+HOMOGENEOUS = 0.1  # c: the square of the homogeneous coordinate
 OCCUPIED = 3.0  # a location counts as occupied if its mass is this many deviations of the noise
 
 
@@ -104,7 +105,10 @@ class Release:
         small *= max(0.0, 1.0 - noise / energy) if energy > 0.0 else 0.0
         np.maximum(eigenvalues, 0.0, out=eigenvalues)
         values = np.matmul(vectors * eigenvalues[:, None, :], vectors.transpose(0, 2, 1))
-        return replace(self, values=0.5 * (values + values.transpose(0, 2, 1)))
+        cleaned = replace(self, values=0.5 * (values + values.transpose(0, 2, 1)))
+        # clipping negative eigenvalues makes mass out of noise: what counts as occupied stays as it was
+        cleaned.__dict__["occupied"] = self.occupied & (cleaned.mass > 0.0)
+        return cleaned
 
     def tangents(self, dim: int) -> Floats:
         """Top-`dim` eigenvectors of the covariance (K, D, dim); zero where not occupied."""

@@ -23,10 +23,10 @@ from dpmd_fast.privacy.entropy import EntropySource
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice
 from dpmd_fast.privacy.mechanism import noisy_sums
+from dpmd_fast.release import HOMOGENEOUS as C
 from dpmd_fast.release import OCCUPIED
 from dpmd_fast.sums import ExactSums, MomentSums, ResidualSums
 
-C = 0.1
 FIRST_SHARE = 0.35  # of the budget of three rounds, for round 1
 _LEAST_NORMAL = 0.15  # h_N in units of the bandwidth
 NORMAL_DEVIATIONS = 3.0

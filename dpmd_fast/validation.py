@@ -96,31 +96,12 @@ def check_budget(budget: object) -> None:
         raise ValueError(f"budget = {budget!r}: must be a Budget, for instance Budget(epsilon=1, delta=1e-6)")
 
 
-def check_public(name: str, queries: Any, reference: Any) -> None:
-    """Refuse queries that are the private reference or overlap it in memory."""
-    if _share_memory(reference, queries):
-        raise ValueError(
-            f"{name} is part of the reference: queries must be public points; taking them from the private "
-            "reference would void the guarantee"
-        )
-
-
 def check_range(name: str, array: Points) -> None:
     """Refuse NaN, infinities and values whose squares would overflow."""
     if not np.isfinite(array).all():
         raise ValueError(f"{name} contains NaN or infinity: all values must be finite")
     if array.size and max(float(array.max()), -float(array.min())) > LARGEST:
         raise ValueError(f"{name} contains values beyond {LARGEST:g}: their squares would overflow; rescale")
-
-
-def _share_memory(a: Any, b: Any) -> bool:
-    """Whether two arrays or tables are one object or overlap in memory."""
-    if a is b:
-        return True
-    try:  # the values of a table are often a view of its memory
-        return np.shares_memory(np.asarray(a), np.asarray(b), 10_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
 
 
 def _numeric(name: str, values: Any) -> Points:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import naive
 import numpy as np
 import pytest
 
@@ -13,7 +14,6 @@ from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.residuals import ResidualFrames, residual_norms
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.sums import FeatureSums, ResidualSums, apply_fields
-from tests import naive
 
 pytestmark = pytest.mark.kernels
 
@@ -121,6 +121,53 @@ def test_residual_sums_are_bounded_and_do_not_depend_on_blocks():
         largest = max(largest, int((alone * alone).sum()))
     assert 0 < largest <= lattice.bound**2
     assert largest > 0.99 * lattice.bound**2, "nearly every record is scaled to the bound"
+
+
+@pytest.mark.parametrize("excess", [10.0, 1e3, 1e6, 1e12, np.inf, np.nan])
+def test_vectors_that_are_far_too_long_are_left_out(excess):
+    # squares of their squared lengths would leave 64 bits and could pass as small or negative
+    Y, field, frames, _, _, _ = residual_problem(3, 2, 70, 60)
+    tau = 0.05 * float(residual_norms(frames, Y, np.zeros_like(Y), 0.1).max())
+    lattice = choose_lattice(1.0, tau, "replace-one")
+    for sums in (ResidualSums([field], frames, tau, lattice, 0.1), FeatureSums(3, tau, lattice)):
+        sums._clipping = sums._clipping._replace(unit=excess * sums._clipping.unit)
+        sums.add(Y)
+        assert not sums.total().any()
+
+
+def adversarial(D, rng):
+    """Records that a bound might forget: at centres, far, tiny, subnormal, duplicated, at the edge."""
+    base = rng.uniform(-1.0, 1.0, (20, D))
+    edge = np.zeros((4, D))
+    edge[:, 0] = [1.0, -1.0, 0.7 * math.sqrt(D), np.nextafter(1.0, 2.0)]
+    return np.concatenate(
+        [base, base[:3], np.zeros((2, D)), edge, base[:3] * 1e-300, base[:2] * 1e-310, base[:2] * 1e9]
+    )
+
+
+@pytest.mark.parametrize(("D", "d", "K"), [(2, 1, 40), (9, 3, 130)])
+@pytest.mark.parametrize("share", [0.02, 0.2, 5.0])
+def test_neighbours_of_residual_sums_stay_within_the_bound(D, d, K, share):
+    _, field, frames, centers, _, _ = residual_problem(D, d, K, 1, seed=7)
+    rng = np.random.default_rng(8)
+    Y = np.concatenate([adversarial(D, rng), centers[:10]])
+    tau = share * float(residual_norms(frames, centers, np.zeros_like(centers), 0.1).max())
+    lattice = choose_lattice(0.5, tau, "replace-one")
+
+    def alone(row):
+        sums = ResidualSums([field], frames, tau, lattice, 0.1)
+        sums.add(row[None])
+        return sums.total().astype(object)
+
+    parts = [alone(row) for row in Y]
+    largest = 0
+    for i, one in enumerate(parts):
+        assert int((one * one).sum()) <= lattice.bound**2
+        for other in parts[:i]:
+            largest = max(largest, int(((one - other) ** 2).sum()))
+    assert largest <= 2 * lattice.bound**2
+    if share < 1.0:
+        assert largest >= lattice.bound**2 // 2
 
 
 @pytest.mark.parametrize("F", [2, 5, 24])

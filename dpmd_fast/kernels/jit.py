@@ -2,17 +2,19 @@
 
 Kernels are compiled on first use and cached on disk beside the package, or in ``NUMBA_CACHE_DIR``
 where the installation is read-only. ``DPMD_FAST_CACHE=0`` switches the cache off (the tests do:
-Numba does not notice when a helper in another file has changed). ``fastmath`` is never set: it
+and a change in any kernel file makes all compiled code stale). ``fastmath`` is never set: it
 would let the compiler drop the NaN guards and re-order the sums that the tests compare bit for bit.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -30,7 +32,7 @@ def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False
     """Compile `function` in nopython mode, to be called from Python or from other kernels."""
     if function is None:
         return functools.partial(kernel, parallel=parallel)
-    return _njit(cache=CACHE, nogil=True, error_model="numpy", parallel=parallel)(function)
+    return _keyed(_njit(cache=CACHE, nogil=True, error_model="numpy", parallel=parallel)(function))
 
 
 def device(function: Callable[..., Any] | None = None, *, inline: bool = False) -> Any:
@@ -43,7 +45,27 @@ def device(function: Callable[..., Any] | None = None, *, inline: bool = False) 
     if function is None:
         return functools.partial(device, inline=inline)
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": inline}
-    return _njit(cache=CACHE, nogil=True, error_model="numpy", **options)(function)
+    return _keyed(_njit(cache=CACHE, nogil=True, error_model="numpy", **options)(function))
+
+
+@functools.cache
+def _digest() -> str:
+    """Of the sources of all kernels."""
+    total = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def _keyed(dispatcher: Any) -> Any:
+    """Make compiled code in the cache stale when any kernel file changes.
+
+    Numba looks at the caller's file only, and would go on running what an older helper compiled to.
+    """
+    file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if file is not None:
+        file._source_stamp = (file._source_stamp, _digest())
+    return dispatcher
 
 
 _first_parallel_pid: int | None = None

@@ -30,7 +30,7 @@ from dpmd_fast.kernels.projectors import power
 from dpmd_fast.kernels.tiles import add_gram
 
 EXACT = 1 << 53  # sums of products stay below this in float64
-_PANEL = 44  # rows multiplied in one go: a panel of 60 columns stays in the first cache
+PANEL = 44  # rows multiplied in one go: a panel of 60 columns stays in the first cache
 _PAIRS = 1 << 22  # room for pairs (record, location) of one block
 _BLOCK = 8192
 
@@ -212,20 +212,20 @@ def _accumulate_at(index, X, lead, a, first, last, records, scales, sums):
     width = X.shape[1]
     groups = width // LANES
     rows = index.rows
-    panel = np.empty((groups, _PANEL, LANES))
+    panel = np.empty((groups, PANEL, LANES))
     group, lane = index.columns // LANES, index.columns % LANES
     filled = 0
     for pair in range(first, last):
         x0 = np.int64(records[pair]) * width
         scale = scales[pair]
-        pack_truncated(X, x0, rows, a * width, scale, panel, LANES * filled, LANES * _PANEL, groups)
+        pack_truncated(X, x0, rows, a * width, scale, panel, LANES * filled, LANES * PANEL, groups)
         panel[group, filled, lane] = math.trunc(scale * lead)
         filled += 1
-        if filled == _PANEL:
-            add_gram(panel, _PANEL, filled, sums, groups)
+        if filled == PANEL:
+            add_gram(panel, PANEL, filled, sums, groups)
             filled = 0
     if filled > 0:
-        add_gram(panel, _PANEL, filled, sums, groups)
+        add_gram(panel, PANEL, filled, sums, groups)
 
 
 @kernel(parallel=True)

@@ -20,10 +20,8 @@ from dpmd_fast.kernels.bits import count_trailing_zeros
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_point
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.lanes import LANES, dot, square_distance
-from dpmd_fast.kernels.moments import Clipping, Room, by_location
+from dpmd_fast.kernels.moments import PANEL, Clipping, Room, by_location
 from dpmd_fast.kernels.tiles import add_gram
-
-_PANEL = 92
 
 
 class ResidualFrames(NamedTuple):
@@ -155,42 +153,37 @@ def _vector(rows, frames, D, h, normal, X, R, q, row, scale, lead, gap, coordina
 
 
 @device
+def _within(index, frames, normal, X, R, q, lead, places, factor, roots, count, bound, gap, coordinates, v):
+    """Whether the sum of (v . v)^2 over the charts of record q is at most bound^2, in integers."""
+    rows, D, h = index.rows, index.columns, index.radius
+    total = 0
+    for i in range(count):
+        row = np.int64(places[i])
+        scale = factor * roots[i]
+        square = _vector(rows, frames, D, h, normal, X, R, q, row, scale, lead, gap, coordinates, v)
+        if not square <= bound:  # before its square could leave 64 bits
+            return False
+        total += np.int64(square) * np.int64(square)
+        if total > bound * bound:
+            return False
+    return True
+
+
+@device
 def _reach_of(index, frames, normal, X, R, q, c, tau, unit, bound, places, roots):
     count, square = _find(index, frames, normal, X, R, q, c, places, roots)
     norm = math.sqrt(square)
     if not norm > 0.0:
         return 0
     d, width = frames.shape[1], frames.shape[2]
-    D, h, rows = index.columns, index.radius, index.rows
-    gap, coordinates, v = np.empty(width), np.empty(d), np.empty(d + D + 1)
+    gap, coordinates, v = np.empty(width), np.empty(d), np.empty(d + index.columns + 1)
     factor = unit * math.sqrt(min(1.0, tau / norm))
     lead = math.sqrt(c)
-    most = bound * bound
     shrink = 2.0**-50
     while shrink < 0.5:
-        total = 0
-        for i in range(count):
-            scale = factor * roots[i]
-            length2 = np.int64(
-                _vector(
-                    rows,
-                    frames,
-                    D,
-                    h,
-                    normal,
-                    X,
-                    R,
-                    q,
-                    np.int64(places[i]),
-                    scale,
-                    lead,
-                    gap,
-                    coordinates,
-                    v,
-                )
-            )
-            total += length2 * length2
-        if total <= most:
+        if _within(
+            index, frames, normal, X, R, q, lead, places, factor, roots, count, bound, gap, coordinates, v
+        ):
             for i in range(count):
                 roots[i] = factor * roots[i]
             return count
@@ -211,7 +204,7 @@ def _accumulate_at(index, frames, normal, X, R, lead, a, first, last, records, s
     d, width = frames.shape[1], frames.shape[2]
     D, h, rows = index.columns, index.radius, index.rows
     groups = sums.shape[0] // LANES
-    panel = np.zeros((groups, _PANEL, LANES))
+    panel = np.zeros((groups, PANEL, LANES))
     gap, coordinates, v = np.empty(width), np.empty(d), np.empty(d + D + 1)
     filled = 0
     for pair in range(first, last):
@@ -220,11 +213,11 @@ def _accumulate_at(index, frames, normal, X, R, lead, a, first, last, records, s
         for k in range(d + D + 1):
             panel[k // LANES, filled, k % LANES] = v[k]
         filled += 1
-        if filled == _PANEL:
-            add_gram(panel, _PANEL, filled, sums, groups)
+        if filled == PANEL:
+            add_gram(panel, PANEL, filled, sums, groups)
             filled = 0
     if filled > 0:
-        add_gram(panel, _PANEL, filled, sums, groups)
+        add_gram(panel, PANEL, filled, sums, groups)
 
 
 @kernel(parallel=True)

@@ -242,7 +242,7 @@ class LargeDeltaWarning(UserWarning):
     """delta is so large that it permits publishing records."""
 
 
-def warn_large_delta(delta: float, n: int) -> None:
+def warn_large_delta(delta: float, n: int, stacklevel: int = 3) -> None:
     """Warn when ``delta >= 1/n``; `n` must be a public number."""
     delta = checked("delta", delta, positive=True, below=1.0)
     n = checked_integer("n", n, minimum=1)
@@ -252,7 +252,7 @@ def warn_large_delta(delta: float, n: int) -> None:
             f"probability delta satisfies such a guarantee, {n * delta:g} records on average; choose delta "
             "far below 1/n",
             LargeDeltaWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 

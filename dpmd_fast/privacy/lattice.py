@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dpmd_fast.privacy.accounting import checked
 from dpmd_fast.privacy.guarantee import Adjacency
 
-_BOUND = 1 << 28  # vectors have entries of up to 14 bits: truncation is far below the noise
+_BOUND = 1 << 28  # vectors have entries of up to 14 bits: truncation takes some parts in 10,000
 _LEAST_BOUND = 1 << 16
 _LARGEST_BOUND = 1 << 30  # its square, doubled, is a 64-bit integer
 _DEVIATIONS = (1 << 10, 1 << 40)

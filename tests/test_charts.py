@@ -15,8 +15,6 @@ from dpmd_fast.kernels.residuals import ResidualFrames, residual_norms
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.sums import FeatureSums, ResidualSums, apply_fields
 
-pytestmark = pytest.mark.kernels
-
 SIZES = [(2, 1, 5), (3, 2, 70), (9, 3, 130), (12, 2, 1)]
 
 
@@ -26,6 +24,7 @@ def charts(D, d, K, seed=0):
     return rng.uniform(-1.0, 1.0, (K, D)), tangents, rng.uniform(0.5, 2.0, K), rng
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(("D", "d", "K"), SIZES)
 @pytest.mark.parametrize("passes", [1, 3])
 def test_projections(D, d, K, passes):
@@ -39,6 +38,7 @@ def test_projections(D, d, K, passes):
     assert ref_reached.any()
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(("D", "d", "K"), SIZES)
 def test_corrections(D, d, K):
     centers, tangents, masses, rng = charts(D, d, K, seed=1)
@@ -83,6 +83,7 @@ def residual_problem(D, d, K, n, seed=4):
     return Y, field, ResidualFrames(index, rows, 1.1 * h), centers, tangents, h
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(("D", "d", "K"), SIZES)
 def test_residual_moments(D, d, K):
     Y, field, frames, centers, tangents, h = residual_problem(D, d, K, 150)
@@ -198,6 +199,7 @@ def test_feature_moments(F):
         assert int((alone.total().astype(object) ** 2).sum()) <= lattice.bound**2
 
 
+@pytest.mark.kernels
 def test_subspace_coordinates_do_not_depend_on_blocks():
     rng = np.random.default_rng(0)
     Y, center = rng.standard_normal((501, 20)), rng.standard_normal(20)

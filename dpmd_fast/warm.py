@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 
@@ -11,6 +13,13 @@ def warmup() -> None:
     The first time on a machine this takes about a minute; after that well under a second. Kernels work
     in float64 inside, so one compilation serves float32 and float64 input alike.
     """
+    rng = np.random.default_rng(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about data that are there to compile with
+        _run_all(rng)
+
+
+def _run_all(rng: np.random.Generator) -> None:
     from dpmd_fast.atlas_release import release_atlas
     from dpmd_fast.denoiser import DPManifoldDenoiser
     from dpmd_fast.descent import gradient_descent
@@ -20,7 +29,6 @@ def warmup() -> None:
     from dpmd_fast.privacy.budget import Budget
     from dpmd_fast.projector import dp_projector
 
-    rng = np.random.default_rng(0)
     for columns in (3, 9):  # small matrices are diagonalised by other code than larger ones
         reference, queries = rng.normal(size=(200, columns)), rng.normal(size=(4, columns))
         anchors = rng.normal(size=(40, columns))

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from dpmd_fast.kernels.index import BallIndex, build_index, visiting_order
 from dpmd_fast.kernels.jit import threads
-from dpmd_fast.kernels.projectors import LocalGeometry, local_geometry, room_for
+from dpmd_fast.kernels.projectors import LocalGeometry, local_geometry, room_for, toward
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.kernels.tridiagonal import top_subspaces
 from dpmd_fast.validation import Points
 
 Floats = NDArray[np.float64]
 _BLOCK_BYTES = 1 << 23
+_OK, _NO_NEIGHBOR, _FAILED = 0, 1, 2
+_STATUS = np.array(["ok", "no_neighbor", "failed"])
 
 
 class ReleasedGeometry(NamedTuple):
@@ -86,56 +88,65 @@ def denoise(
     one that loses its neighbours later on, or ends up non-finite, comes back unchanged as "failed".
     """
     moved = np.array(Z, dtype=np.float64)
-    status = np.full(len(Z), "ok", dtype="U11")
+    codes = np.full(len(Z), _OK, np.int8)
     padded = fitted.bases.shape[2]
     block = max(8, _BLOCK_BYTES // (8 * padded * padded))
     order = visiting_order(fitted.index, moved)
     room = room_for(min(block, len(Z)), padded)
     with threads(fitted.n_threads):
         for start in range(0, len(Z), block):
-            _denoise_block(fitted, moved, status, order[start : start + block], steps, release, room)
-    failed = status != "ok"
+            _denoise_block(fitted, moved, codes, order[start : start + block], steps, release, room)
+    failed = codes != _OK
     moved[failed] = Z[failed]
-    return moved, status
+    return moved, _STATUS[codes]
 
 
 def _denoise_block(
     fitted: FittedReference,
     moved: Floats,
-    status: NDArray[np.str_],
+    codes: NDArray[np.int8],
     queries: NDArray[np.intp],
     steps: int,
     release: Release,
     room: LocalGeometry,
 ) -> None:
-    D, d = fitted.columns, fitted.dim
-    tangents = np.zeros((len(queries), d, D))  # without a projector, the query goes to the mean
-    means = moved[queries]  # without a mean, it stays
+    d, padded = fitted.dim, fitted.bases.shape[2]
+    kept_tangents = np.zeros((len(queries), d, padded))  # without a projector, the query goes to the mean
+    kept_means = moved[queries]  # without a mean, it stays
     for step in range(steps):
-        alive = np.flatnonzero(status[queries] == "ok")
+        alive = np.flatnonzero(codes[queries] == _OK)
         if not len(alive):
             return
         X = moved[queries[alive]]
         geometry = local_geometry(fitted.index, fitted.bases, X, fitted.beta, fitted.n_threads, room)
         few = geometry.counts < d + 1
-        status[queries[alive[few]]] = "no_neighbor" if step == 0 else "failed"
-        status[queries[alive[~few & ~(geometry.masses > 0.0)]]] = "failed"
-        good = status[queries[alive]] == "ok"
+        good = ~few & (geometry.masses > 0.0)
         if not good.all():
+            codes[queries[alive[~good]]] = _FAILED
+            if step == 0:
+                codes[queries[alive[few]]] = _NO_NEIGHBOR
             alive, X = alive[good], X[good]
             geometry = LocalGeometry(*(values[good] for values in geometry))
             if not len(alive):
                 return
         seen = release(geometry, queries[alive], step, X)
-        bases = top_subspaces(seen.projectors, D, d, fitted.n_threads)
-        tangents[alive[seen.has_projector]] = bases[:, :, :D]
-        means[alive[seen.has_mean]] = seen.means
-        away = means[alive] - X
-        along = np.einsum("qcd,qd->qc", tangents[alive], away)
-        X = X + away - np.einsum("qc,qcd->qd", along, tangents[alive])
+        tangents = top_subspaces(seen.projectors, fitted.columns, d, fitted.n_threads)
+        tangents = _latest(kept_tangents, alive, tangents, seen.has_projector, step == steps - 1)
+        means = _latest(kept_means, alive, seen.means, seen.has_mean, step == steps - 1)
+        moved[queries[alive]] = toward(X, means, tangents, fitted.n_threads)
         finite = np.isfinite(X).all(axis=1)
-        status[queries[alive[~finite]]] = "failed"
-        moved[queries[alive[finite]]] = X[finite]
+        if not finite.all():
+            codes[queries[alive[~finite]]] = _FAILED
+
+
+def _latest(
+    kept: Floats, rows: NDArray[np.intp], released: Floats, has: NDArray[np.bool_], last: bool
+) -> Floats:
+    """What was released last at each row: now, or in an earlier step, which `kept` remembers."""
+    everywhere = bool(has.all())
+    if not (everywhere and last):
+        kept[rows[has]] = released
+    return released if everywhere else kept[rows]
 
 
 def like_queries(points: Floats, queries: Points, status: NDArray[np.str_]) -> Points:

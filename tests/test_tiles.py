@@ -62,11 +62,6 @@ def run_pack_scaled(rows, r0, scale, panel, p0, stride, groups, count):
 
 
 @kernel
-def run_outer(rows, r0, scale, C, count):
-    lanes.add_outer_four(rows, r0, scale, C, count)
-
-
-@kernel
 def run_update(A, a0, lda, v, w, x, i, j, stop, y):
     lanes.update_four(A, a0, lda, v, w, x, i, j, stop, y)
 
@@ -227,15 +222,6 @@ def test_pack_of_several_rows(groups):
     run_pack_scaled(rows, width, 0.5, comp, 0, LANES * 8, groups, 2)
     run_pack_scaled(rows, 3 * width, 0.5, comp, LANES * 2, LANES * 8, groups, 3)
     np.testing.assert_array_equal(comp, ref)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3])
-def test_outer_products_of_four(count):
-    rng = np.random.default_rng(count)
-    rows, C = integers(rng, 5, LANES), integers(rng, LANES, LANES)
-    ref = C + 0.25 * rows[1 : 1 + count].T @ rows[1 : 1 + count]
-    run_outer(rows, LANES, 0.5, C, count)
-    np.testing.assert_array_equal(C, ref)
 
 
 @pytest.mark.parametrize("groups", GROUPS)

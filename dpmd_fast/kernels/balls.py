@@ -17,7 +17,14 @@ from __future__ import annotations
 import numpy as np
 
 from dpmd_fast.kernels.bits import ball_masks, count_ones, count_trailing_zeros
-from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, shift_leaf, sketch_queries
+from dpmd_fast.kernels.index import (
+    LEAF,
+    BallIndex,
+    pad_queries,
+    shift_leaf,
+    sketch_point,
+    sketch_queries,
+)
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.lanes import square_distance
 
@@ -247,6 +254,33 @@ def point_masks(index, X, x0, point, rest, leaves, masks):
             shell &= shell - one
         masks[f] = inside
     return found
+
+
+@device
+def search_room(index):
+    """Scratch for `candidates`, once for many points: leaves, words (near and sure), sketch, axes, a row."""
+    n_leaves = len(index.rests)
+    across = np.zeros((index.depth, index.rows.shape[1]))
+    for i in range(index.columns):
+        for k in range(index.depth):
+            across[k, i] = index.axes[i, k]
+    return (
+        np.empty(n_leaves, np.int64),
+        np.empty((2, n_leaves), np.uint64),
+        np.empty(index.sketch.shape[1]),
+        across,
+        np.zeros(index.rows.shape[1]),
+    )
+
+
+@device
+def candidates(index, X, q, room):
+    """Leaves and words of points that may lie in the ball around row q of X, in `room`; their number."""
+    leaves, words, point, across, left = room
+    rest = sketch_point(index, X, q * X.shape[1], point, across, left)
+    size = square_norm(point)
+    found = find_leaves(index, point, point, size, leaves)
+    return near_masks(index, point, rest, size, leaves, found, words[0], words[1])
 
 
 @device

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import point_masks
+from dpmd_fast.kernels.balls import point_masks, search_room
 from dpmd_fast.kernels.bits import count_ones, count_trailing_zeros
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_point
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
@@ -47,10 +47,10 @@ def descend(
 def _neighbors(index, x):
     """Row numbers and kernel arguments t = 1 - |x - y|^2 / h^2 of the reference points in the ball."""
     width = index.rows.shape[1]
-    point = np.empty(index.sketch.shape[1])
-    length = sketch_point(index, x, 0, point)
-    leaves = np.empty(len(index.rests), np.int64)
-    masks = np.empty(len(leaves), np.uint64)
+    room = search_room(index)
+    point = room[2]
+    length = sketch_point(index, x, 0, point, room[3], room[4])
+    leaves, masks = room[0], room[1][0]
     found = point_masks(index, x, 0, point, length, leaves, masks)
     count = 0
     for f in range(found):

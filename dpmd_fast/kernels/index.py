@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, threads
-from dpmd_fast.kernels.lanes import LANES
+from dpmd_fast.kernels.lanes import LANES, add_multiple, dot
 
 LEAF = 64
 _SKETCH_MOST = 24
@@ -150,30 +150,28 @@ def _sketch(Y, center, axes, radius, whole):
 
 
 @device
-def sketch_point(index, X, x0, point):
-    """Sketch of the row at element `x0` of X, as `sketch_queries` but in a fixed order; returns the rest.
+def sketch_point(index, X, x0, point, across, left):
+    """Sketch of the row at element `x0` of X, as `sketch_queries` does it; returns the rest.
 
-    `point` has one element for each sketch coordinate, the rest among them.
+    `point` has one element for each sketch coordinate, the rest among them; `across` holds the axes in rows
+    as wide as X, `left` is scratch for one row.
     """
     D, depth = index.columns, index.depth
-    flat, center, axes = X.reshape(-1), index.center, index.axes
+    flat, center = X.reshape(-1), index.center
     scale = 1.0 / index.radius
     if depth == D:
         for i in range(D):
             point[i] = scale * (flat[x0 + i] - center[i])
         return 0.0
-    point[:] = 0.0
+    width = len(left)
+    left[:] = 0.0  # also the padding: a record that is not finite must leave nothing to the next
     for i in range(D):
-        value = scale * (flat[x0 + i] - center[i])
-        for k in range(depth):
-            point[k] += value * axes[i, k]
-    square = 0.0
-    for i in range(D):
-        value = scale * (flat[x0 + i] - center[i])
-        for k in range(depth):
-            value -= point[k] * axes[i, k]
-        square += value * value
-    rest = math.sqrt(square)
+        left[i] = scale * (flat[x0 + i] - center[i])
+    for k in range(depth):
+        point[k] = dot(across, k * width, left, 0, width)
+    for k in range(depth):
+        add_multiple(-point[k], across, k * width, left, 0, width)
+    rest = math.sqrt(dot(left, 0, left, 0, width))
     point[depth] = rest
     return rest
 

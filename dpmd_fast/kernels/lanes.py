@@ -83,8 +83,16 @@ def _reduce(context, builder, signature, args, difference):
     A, a0, B, b0, count = args
     pa = pointer_to(context, builder, signature.args[0], A, a0)
     pb = pointer_to(context, builder, signature.args[2], B, b0)
+    return reduce_pairs(builder, pa, pb, count, difference)
+
+
+def reduce_pairs(builder, pa, pb, count, difference):
+    """Code for the sum of products (or squared differences) of `count` elements at two pointers."""
     zero = ir.Constant(VECTOR, [0.0] * LANES)
-    total = cgutils.alloca_once_value(builder, zero)
+    total = cgutils.alloca_once(builder, VECTOR)
+    second = cgutils.alloca_once(builder, VECTOR)
+    builder.store(zero, total)
+    builder.store(zero, second)
     even = builder.and_(count, integer(~7))
 
     def term(offset):
@@ -93,7 +101,6 @@ def _reduce(context, builder, signature, args, difference):
             a = b = builder.fsub(a, b)
         return a, b
 
-    second = cgutils.alloca_once_value(builder, zero)
     with cgutils.for_range_slice(builder, integer(0), even, integer(8), intp=I64) as (i, _):
         a, b = term(i)
         builder.store(fused(builder, a, b, builder.load(total)), total)
@@ -195,32 +202,6 @@ def _pack_scaled(typingctx, rows, r0, scale, panel, p0, stride, groups, count):
 
 
 @intrinsic
-def _add_outer_four(typingctx, rows, r0, scale, C, count):
-    """C += the sum of w w^T, w = scale v, over `count` rows v of length four; C is 4 x 4."""
-    i64 = types.int64
-    sig = types.void(rows, i64, types.float64, C, i64)
-
-    def codegen(context, builder, signature, args):
-        rows, r0, scale, C, count = args
-        source = pointer_to(context, builder, signature.args[0], rows, r0)
-        target = pointer_to(context, builder, signature.args[3], C, integer(0))
-        cells = [builder.gep(target, [integer(LANES * i)]) for i in range(LANES)]
-        sums = [cgutils.alloca_once_value(builder, load(builder, cell)) for cell in cells]
-        factor = splat(builder, scale)
-        with cgutils.for_range(builder, count, intp=I64) as row:
-            start = builder.gep(source, [builder.mul(row.index, integer(LANES))])
-            scaled = builder.fmul(factor, load(builder, start))
-            for i in range(LANES):
-                left = splat(builder, builder.extract_element(scaled, ir.Constant(I32, i)))
-                builder.store(fused(builder, left, scaled, builder.load(sums[i])), sums[i])
-        for i in range(LANES):
-            store(builder, builder.load(sums[i]), cells[i])
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@intrinsic
 def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
     """Four rows from i: A[r, j:stop] -= v_r w + w_r v; then y[r] = A[r, j:stop] . x[j:stop].
 
@@ -290,27 +271,6 @@ def _add_multiple(typingctx, factor, X, x0, Y, y0, count):
                 fused(builder, alpha, load(builder, builder.gep(px, [i])), load(builder, cell)),
                 cell,
             )
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@intrinsic
-def _add_difference(typingctx, factor, X, x0, Y, y0, out, count):
-    """out[i] += factor (X[x0 + i] - Y[y0 + i]), i < count, a multiple of four."""
-    i64 = types.int64
-    sig = types.void(types.float64, X, i64, Y, i64, out, i64)
-
-    def codegen(context, builder, signature, args):
-        factor, X, x0, Y, y0, out, count = args
-        px = pointer_to(context, builder, signature.args[1], X, x0)
-        py = pointer_to(context, builder, signature.args[3], Y, y0)
-        target = pointer_to(context, builder, signature.args[5], out, integer(0))
-        alpha = splat(builder, factor)
-        with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
-            cell = builder.gep(target, [i])
-            gap = builder.fsub(load(builder, builder.gep(px, [i])), load(builder, builder.gep(py, [i])))
-            store(builder, fused(builder, alpha, gap, load(builder, cell)), cell)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -392,11 +352,6 @@ def _plain_pack_scaled(rows, r0, scale, panel, p0, stride, groups, count):
         target[p0 + g * stride : p0 + g * stride + LANES * count] = block[:, g].ravel()
 
 
-def _plain_add_outer_four(rows, r0, scale, C, count):
-    block = scale * rows.reshape(-1)[r0 : r0 + LANES * count].reshape(count, LANES)
-    C += block.T @ block
-
-
 def _plain_add_chart(X, x0, centers, frames, offsets, slopes, row, d, width, weight, pull, out):
     gap = X.reshape(-1)[x0 : x0 + width] - centers[row]
     out[:width] += weight * (offsets[row] - pull * gap)
@@ -416,17 +371,11 @@ def _plain_add_multiple(factor, X, x0, Y, y0, count):
     Y.reshape(-1)[y0 : y0 + count] += factor * X.reshape(-1)[x0 : x0 + count]
 
 
-def _plain_add_difference(factor, X, x0, Y, y0, out, count):
-    out[:count] += factor * (X.reshape(-1)[x0 : x0 + count] - Y.reshape(-1)[y0 : y0 + count])
-
-
 dot = _plain_dot if JIT_DISABLED else _dot
 square_distance = _plain_square_distance if JIT_DISABLED else _square_distance
 center_block = _plain_center_block if JIT_DISABLED else _center_block
 pack = _plain_pack if JIT_DISABLED else _pack
 pack_scaled = _plain_pack_scaled if JIT_DISABLED else _pack_scaled
-add_outer_four = _plain_add_outer_four if JIT_DISABLED else _add_outer_four
 add_chart = _plain_add_chart if JIT_DISABLED else _add_chart
 update_four = _plain_update_four if JIT_DISABLED else _update_four
 add_multiple = _plain_add_multiple if JIT_DISABLED else _add_multiple
-add_difference = _plain_add_difference if JIT_DISABLED else _add_difference

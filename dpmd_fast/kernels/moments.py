@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm
-from dpmd_fast.kernels.bits import count_trailing_zeros
-from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_point
+from dpmd_fast.kernels.balls import candidates, search_room
+from dpmd_fast.kernels.gather import closer
+from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries
 from dpmd_fast.kernels.integers import pack_truncated, truncated_square
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import LANES, square_distance
+from dpmd_fast.kernels.lanes import LANES
 from dpmd_fast.kernels.projectors import power
 from dpmd_fast.kernels.tiles import add_gram
 
@@ -33,6 +33,7 @@ EXACT = 1 << 53  # sums of products stay below this in float64
 PANEL = 44  # rows multiplied in one go: a panel of 60 columns stays in the first cache
 _PAIRS = 1 << 22  # room for pairs (record, location) of one block
 _BLOCK = 8192
+CHUNK = 32  # records that one call of the inner functions takes
 
 
 class Clipping(NamedTuple):
@@ -68,7 +69,7 @@ def record_norms(
 ) -> np.ndarray:
     """Norm over all locations of the contribution of each row of `X`, before clipping."""
     out = np.empty(len(X))
-    with threads(n_threads, chunk=16):
+    with threads(n_threads, chunk=1):
         _norms(index, pad_queries(index, X), float(beta), float(c), out)
     return out
 
@@ -85,7 +86,7 @@ def add_block(
 
     `sums` is in the leaf order of the locations. The caller moves it on before a sum can reach `EXACT`.
     """
-    with threads(n_threads, chunk=16):
+    with threads(n_threads, chunk=1):
         padded = pad_queries(index, Y)
         _reach(index, padded, *clipping, *room)
     with threads(n_threads, chunk=1):
@@ -94,47 +95,44 @@ def add_block(
 
 
 @device
-def _find(index, X, q, beta, c, places, roots):
+def _find(index, X, q, beta, c, places, roots, room, inside):
     """Locations in reach of record q, square roots of its weights there, and the squared norm."""
+    leaves, words = room[0], room[1]
+    found = candidates(index, X, q, room)
     width = X.shape[1]
-    rows = index.rows
     h2 = index.radius * index.radius
     share = 1.0 / h2
-    leaves = np.empty(len(index.rests), np.int64)
-    near = np.empty(len(leaves), np.uint64)
-    sure = np.empty(len(leaves), np.uint64)
-    point = np.empty(index.sketch.shape[1])
-    rest = sketch_point(index, X, q * width, point)
-    size = square_norm(point)
-    found = find_leaves(index, point, point, size, leaves)
-    found = near_masks(index, point, rest, size, leaves, found, near, sure)
-    one = np.uint64(1)
+    rows = index.rows
     count = 0
-    square = 0.0
     for f in range(found):
-        word = near[f]
-        while word != 0:
-            row = leaves[f] * LEAF + count_trailing_zeros(word)
-            word &= word - one
-            r2 = square_distance(X, q * width, rows, row * width, width)
-            t = share * (h2 - r2)
-            if not t > 0.0:
-                continue
-            weight = power(t, beta)
-            norm = weight * (c + share * r2)
-            square += norm * norm
-            places[count] = row
-            roots[count] = t if beta == 2.0 else math.sqrt(weight)
-            count += 1
+        first = leaves[f] * LEAF
+        count = closer(words[0, f], X, q * width, rows, first, width, h2, share, places, roots, count, inside)
+    square = 0.0
+    for i in range(count):
+        t = roots[i]
+        weight = power(t, beta)
+        norm = weight * (c + (1.0 - t))
+        square += norm * norm
+        if beta != 2.0:
+            roots[i] = math.sqrt(weight)
     return count, square
+
+
+@device
+def _norm_rows(index, X, first, last, beta, c, out):
+    room, inside = search_room(index), np.zeros(1, np.int64)
+    places = np.empty(len(index.rows) + 1, np.int32)
+    roots = np.empty(len(index.rows) + 1)
+    for q in range(first, last):
+        out[q] = math.sqrt(_find(index, X, q, beta, c, places, roots, room, inside)[1])
 
 
 @kernel(parallel=True)
 def _norms(index, X, beta, c, out):
-    for q in prange(len(X)):
-        places = np.empty(len(index.rows), np.int32)
-        roots = np.empty(len(index.rows))
-        out[q] = math.sqrt(_find(index, X, np.int64(q), beta, c, places, roots)[1])
+    n = len(X)
+    for chunk in prange((n + CHUNK - 1) // CHUNK):
+        first = np.int64(chunk) * CHUNK
+        _norm_rows(index, X, first, min(first + CHUNK, n), beta, c, out)
 
 
 @device
@@ -156,34 +154,42 @@ def _within(index, X, q, lead, places, scales, count, bound):
 
 
 @device
-def _reach_of(index, X, q, beta, c, tau, unit, bound, places, roots):
-    """Fill in the locations and scales of record q; returns their number."""
-    count, square = _find(index, X, q, beta, c, places, roots)
-    norm = math.sqrt(square)
-    if not norm > 0.0:
-        return 0
-    scales = np.empty(count)
-    factor = unit * math.sqrt(min(1.0, tau / norm)) / index.radius
+def _reach_rows(index, X, first, last, beta, c, tau, unit, bound, places, scales, reach):
+    """Locations and scales of the records first to last - 1, and how many there are of each."""
+    room, inside = search_room(index), np.zeros(1, np.int64)
+    here = np.empty(len(index.rows) + 1, np.int32)
+    roots = np.empty(len(index.rows) + 1)
+    scaled = np.empty(len(index.rows))
     lead = index.radius * math.sqrt(c)
-    shrink = 2.0**-50
-    # rounding in `factor` may pass the bound by some last digits: shrink until the integers say it does not
-    while shrink < 0.5:
-        for i in range(count):
-            scales[i] = factor * roots[i]
-        if _within(index, X, q, lead, places, scales, count, bound):
+    for q in range(first, last):
+        count, square = _find(index, X, q, beta, c, here, roots, room, inside)
+        norm = math.sqrt(square)
+        reach[q] = 0
+        if not norm > 0.0:
+            continue
+        factor = unit * math.sqrt(min(1.0, tau / norm)) / index.radius
+        shrink = 2.0**-50
+        # rounding in `factor` may pass the bound by some last digits: shrink until the integers agree
+        while shrink < 0.5:
             for i in range(count):
-                roots[i] = scales[i]
-            return count
-        factor *= 1.0 - shrink
-        shrink *= 2.0
-    return 0
+                scaled[i] = factor * roots[i]
+            if _within(index, X, q, lead, here, scaled, count, bound):
+                for i in range(count):
+                    places[q, i] = here[i]
+                    scales[q, i] = scaled[i]
+                reach[q] = count
+                break
+            factor *= 1.0 - shrink
+            shrink *= 2.0
 
 
 @kernel(parallel=True)
 def _reach(index, X, beta, c, tau, unit, bound, places, scales, reach):
-    for q in prange(len(X)):
-        q = np.int64(q)
-        reach[q] = _reach_of(index, X, q, beta, c, tau, unit, bound, places[q], scales[q])
+    n = len(X)
+    for chunk in prange((n + CHUNK - 1) // CHUNK):
+        first = np.int64(chunk) * CHUNK
+        last = min(first + CHUNK, n)
+        _reach_rows(index, X, first, last, beta, c, tau, unit, bound, places, scales, reach)
 
 
 @kernel

@@ -14,19 +14,17 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm
-from dpmd_fast.kernels.bits import count_trailing_zeros
+from dpmd_fast.kernels.gather import add_differences, add_outers_four, closer, fetch_ahead
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.lanes import (
     LANES,
-    add_difference,
-    add_outer_four,
     center_block,
     pack_scaled,
-    square_distance,
 )
 from dpmd_fast.kernels.tiles import add_gram
 
+_CHUNK = 8  # queries that one call of the inner function takes
 _PANEL = 92  # rows of bases multiplied in one go; not a power of two, for the sake of the cache
 
 
@@ -60,10 +58,34 @@ def local_geometry(
     """Counts, masses, offsets and averaged projectors at the rows of `X`; zero where the mass is zero."""
     whole = room_for(len(X), bases.shape[2]) if room is None else room
     out = LocalGeometry(*(values[: len(X)] for values in whole))
-    with threads(n_threads, chunk=4):
+    with threads(n_threads, chunk=1):
         points, rests = sketch_queries(index, X)
         _local_geometry(index, bases, pad_queries(index, X), points, rests, float(beta), *out)
     return out
+
+
+def toward(
+    X: np.ndarray, means: np.ndarray, tangents: np.ndarray, n_threads: int | None = None
+) -> np.ndarray:
+    """X moved to the `means` in all but the directions of the `tangents` (m, d, padded D), in place."""
+    with threads(n_threads):
+        _toward(X, means, tangents)
+    return X
+
+
+@kernel(parallel=True)
+def _toward(X, means, tangents):
+    D = X.shape[1]
+    for q in prange(len(X)):
+        away = means[q] - X[q]
+        for k in range(D):
+            X[q, k] = means[q, k]
+        for c in range(tangents.shape[1]):
+            along = 0.0
+            for k in range(D):
+                along += tangents[q, c, k] * away[k]
+            for k in range(D):
+                X[q, k] -= along * tangents[q, c, k]
 
 
 @device
@@ -75,7 +97,11 @@ def power(t, beta):
 
 
 @device
-def _geometry_of(index, bases, X, points, rests, beta, q, counts, masses, offsets, projectors):
+def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, masses, offsets, projectors):
+    """`local_geometry` at the rows first to last - 1 of X.
+
+    The neighbours in a leaf are added while those of the next are on their way to the cache.
+    """
     width = X.shape[1]
     d, padded = bases.shape[1], bases.shape[2]
     groups = padded // LANES
@@ -89,54 +115,78 @@ def _geometry_of(index, bases, X, points, rests, beta, q, counts, masses, offset
     sure = np.empty(n_leaves, np.uint64)
     panel = np.empty((groups, capacity, LANES))
     zero = np.zeros(padded)
-    sums = np.zeros((padded, padded))
-    offset = np.zeros(width)
-    point = points[q]
-    size = square_norm(point)
-    found = find_leaves(index, point, point, size, leaves)
-    found = near_masks(index, point, rests[q], size, leaves, found, near, sure)
-    one = np.uint64(1)
-    count = 0
-    mass = 0.0
-    filled = 0
-    for f in range(found):
-        word = near[f]
-        while word != 0:
-            row = leaves[f] * LEAF + count_trailing_zeros(word)
-            word &= word - one
-            r2 = square_distance(X, q * width, rows, row * width, width)
-            if not r2 <= h2:
-                continue
-            count += 1
-            t = share * (h2 - r2)
-            if not t > 0.0:
-                continue
-            weight = power(t, beta)
-            mass += weight
-            add_difference(weight, rows, row * width, X, q * width, offset, width)
-            root = t if beta == 2.0 else weight**0.5
+    sums = np.empty((padded, padded))
+    offset = np.empty(width)
+    places = np.empty(2 * LEAF + 1, np.int32)
+    roots = np.empty(2 * LEAF + 1)
+    weights = np.empty(2 * LEAF + 1)
+    inside = np.empty(1, np.int64)
+    for q in range(first, last):
+        point = points[q]
+        size = square_norm(point)
+        found = find_leaves(index, point, point, size, leaves)
+        found = near_masks(index, point, rests[q], size, leaves, found, near, sure)
+        sums[:] = 0.0
+        offset[:] = 0.0
+        inside[0] = 0
+        mass = 0.0
+        filled = 0
+        start = 0
+        stop = 0
+        for f in range(found + 1):
+            ahead = 0 if stop > LEAF else LEAF
+            end = ahead
+            if f < found:
+                end = closer(
+                    near[f],
+                    X,
+                    q * width,
+                    rows,
+                    leaves[f] * LEAF,
+                    width,
+                    h2,
+                    share,
+                    places,
+                    roots,
+                    ahead,
+                    inside,
+                )
+                fetch_ahead(bases, places, ahead, end, d * padded)
+                for i in range(ahead, end):
+                    weights[i] = power(roots[i], beta)
+                    mass += weights[i]
+                    if beta != 2.0:
+                        roots[i] = weights[i] ** 0.5
+                add_differences(weights, places, ahead, end, rows, X, q * width, offset, width)
             if groups == 1:
-                add_outer_four(bases, row * d * padded, root, sums, d)
-                continue
-            if filled + d > capacity:
-                add_gram(panel, capacity, filled, sums, groups)
-                filled = 0
-            pack_scaled(bases, row * d * padded, root, panel, LANES * filled, LANES * capacity, groups, d)
-            filled += d
-    if filled > 0:
-        add_gram(panel, capacity, filled, sums, groups)
-    scale = 1.0 / mass if mass > 0.0 else 0.0
-    for k in range(padded):
-        offsets[q, k] = scale * offset[k]
-    projector = projectors[q]
-    for i in range(0, padded, LANES):
-        for j in range(i, padded, LANES):
-            center_block(sums, i * padded + j, padded, zero, i, j, 0.0, scale, projector, padded)
-    counts[q] = count
-    masses[q] = mass
+                add_outers_four(bases, roots, places, start, stop, d, sums)
+            else:
+                for i in range(start, stop):
+                    if filled + d > capacity:
+                        add_gram(panel, capacity, filled, sums, groups)
+                        filled = 0
+                    row = np.int64(places[i])
+                    pack_scaled(
+                        bases, row * d * padded, roots[i], panel, LANES * filled, LANES * capacity, groups, d
+                    )
+                    filled += d
+            start, stop = ahead, end
+        if filled > 0:
+            add_gram(panel, capacity, filled, sums, groups)
+        scale = 1.0 / mass if mass > 0.0 else 0.0
+        for k in range(padded):
+            offsets[q, k] = scale * offset[k]
+        for i in range(0, padded, LANES):
+            for j in range(i, padded, LANES):
+                center_block(sums, i * padded + j, padded, zero, i, j, 0.0, scale, projectors[q], padded)
+        counts[q] = inside[0]
+        masses[q] = mass
 
 
 @kernel(parallel=True)
 def _local_geometry(index, bases, X, points, rests, beta, counts, masses, offsets, projectors):
-    for q in prange(len(X)):
-        _geometry_of(index, bases, X, points, rests, beta, np.int64(q), counts, masses, offsets, projectors)
+    m = len(X)
+    for chunk in prange((m + _CHUNK - 1) // _CHUNK):
+        first = np.int64(chunk) * _CHUNK
+        last = min(first + _CHUNK, m)
+        _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, masses, offsets, projectors)

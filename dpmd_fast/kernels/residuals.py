@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm
-from dpmd_fast.kernels.bits import count_trailing_zeros
-from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_point
+from dpmd_fast.kernels.balls import candidates, search_room
+from dpmd_fast.kernels.gather import closer
+from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import LANES, dot, square_distance
-from dpmd_fast.kernels.moments import PANEL, Clipping, Room, by_location
+from dpmd_fast.kernels.lanes import LANES, dot
+from dpmd_fast.kernels.moments import CHUNK, PANEL, Clipping, Room, by_location
 from dpmd_fast.kernels.tiles import add_gram
 
 
@@ -42,7 +42,7 @@ def residual_norms(
 ) -> np.ndarray:
     """Norm over all charts of the contribution of each record (x, r), before clipping."""
     out = np.empty(len(X))
-    with threads(n_threads, chunk=16):
+    with threads(n_threads, chunk=1):
         points = pad_queries(frames.centers, X)
         _norms(*frames, points, _padded(frames, R), float(c), out)
     return out
@@ -60,7 +60,7 @@ def add_residual_block(
     """Add records (x, r), at most `moments.block_rows` of them, to `sums` (K, width, width), upper blocks."""
     index = frames.centers
     c = float(clipping.c)
-    with threads(n_threads, chunk=16):
+    with threads(n_threads, chunk=1):
         points, residuals = pad_queries(index, X), _padded(frames, R)
         _reach(*frames, points, residuals, c, clipping.tau, clipping.unit, clipping.bound, *room)
     with threads(n_threads, chunk=1):
@@ -89,50 +89,54 @@ def _along(frames, d, width, X, x0, rows, row, gap, coordinates):
 
 
 @device
-def _find(index, frames, normal, X, R, q, c, places, roots):
+def _find(index, frames, normal, X, R, q, c, places, roots, room, inside, gap, coordinates):
     """Charts in reach of record q, square roots of its weights there, and the squared norm."""
     d, width = frames.shape[1], frames.shape[2]
     rows = index.rows
-    share = 1.0 / (index.radius * index.radius)
+    h2 = index.radius * index.radius
+    share = 1.0 / h2
     residual2 = dot(R, q * width, R, q * width, width) / (normal * normal)
     if not residual2 < 1.0:
         return 0, 0.0
-    leaves = np.empty(len(index.rests), np.int64)
-    near = np.empty(len(leaves), np.uint64)
-    sure = np.empty(len(leaves), np.uint64)
-    point = np.empty(index.sketch.shape[1])
-    gap = np.empty(width)
-    coordinates = np.empty(d)
-    rest = sketch_point(index, X, q * width, point)
-    size = square_norm(point)
-    found = find_leaves(index, point, point, size, leaves)
-    found = near_masks(index, point, rest, size, leaves, found, near, sure)
-    one = np.uint64(1)
+    leaves, words = room[0], room[1]
+    found = candidates(index, X, q, room)
+    near = 0
+    for f in range(found):
+        first = leaves[f] * LEAF
+        near = closer(words[0, f], X, q * width, rows, first, width, h2, share, places, roots, near, inside)
     count = 0
     square = 0.0
-    for f in range(found):
-        word = near[f]
-        while word != 0:
-            row = leaves[f] * LEAF + count_trailing_zeros(word)
-            word &= word - one
-            t = 1.0 - share * square_distance(X, q * width, rows, row * width, width) - residual2
-            if not t > 0.0:
-                continue
-            tangent2 = _along(frames, d, width, X, q * width, rows, row, gap, coordinates)
-            norm = t * t * (c + share * tangent2 + residual2)
-            square += norm * norm
-            places[count] = row
-            roots[count] = t
-            count += 1
+    for i in range(near):
+        t = roots[i] - residual2
+        if not t > 0.0:
+            continue
+        row = np.int64(places[i])
+        tangent2 = _along(frames, d, width, X, q * width, rows, row, gap, coordinates)
+        norm = t * t * (c + share * tangent2 + residual2)
+        square += norm * norm
+        places[count] = places[i]
+        roots[count] = t
+        count += 1
     return count, square
+
+
+@device
+def _norm_rows(index, frames, normal, X, R, first, last, c, out):
+    room, inside = search_room(index), np.zeros(1, np.int64)
+    places = np.empty(len(index.rows) + 1, np.int32)
+    roots = np.empty(len(index.rows) + 1)
+    gap, coordinates = np.empty(frames.shape[2]), np.empty(frames.shape[1])
+    for q in range(first, last):
+        square = _find(index, frames, normal, X, R, q, c, places, roots, room, inside, gap, coordinates)[1]
+        out[q] = math.sqrt(square)
 
 
 @kernel(parallel=True)
 def _norms(index, frames, normal, X, R, c, out):
-    for q in prange(len(X)):
-        places = np.empty(len(index.rows), np.int32)
-        roots = np.empty(len(index.rows))
-        out[q] = math.sqrt(_find(index, frames, normal, X, R, np.int64(q), c, places, roots)[1])
+    n = len(X)
+    for chunk in prange((n + CHUNK - 1) // CHUNK):
+        first = np.int64(chunk) * CHUNK
+        _norm_rows(index, frames, normal, X, R, first, min(first + CHUNK, n), c, out)
 
 
 @device
@@ -170,33 +174,42 @@ def _within(index, frames, normal, X, R, q, lead, places, factor, roots, count, 
 
 
 @device
-def _reach_of(index, frames, normal, X, R, q, c, tau, unit, bound, places, roots):
-    count, square = _find(index, frames, normal, X, R, q, c, places, roots)
-    norm = math.sqrt(square)
-    if not norm > 0.0:
-        return 0
+def _reach_rows(index, frames, normal, X, R, first, last, c, tau, unit, bound, places, scales, reach):
+    """Charts and scales of the records first to last - 1, and how many there are of each."""
+    room, inside = search_room(index), np.zeros(1, np.int64)
+    here = np.empty(len(index.rows) + 1, np.int32)
+    roots = np.empty(len(index.rows) + 1)
     d, width = frames.shape[1], frames.shape[2]
     gap, coordinates, v = np.empty(width), np.empty(d), np.empty(d + index.columns + 1)
-    factor = unit * math.sqrt(min(1.0, tau / norm))
     lead = math.sqrt(c)
-    shrink = 2.0**-50
-    while shrink < 0.5:
-        if _within(
-            index, frames, normal, X, R, q, lead, places, factor, roots, count, bound, gap, coordinates, v
-        ):
-            for i in range(count):
-                roots[i] = factor * roots[i]
-            return count
-        factor *= 1.0 - shrink
-        shrink *= 2.0
-    return 0
+    for q in range(first, last):
+        count, square = _find(index, frames, normal, X, R, q, c, here, roots, room, inside, gap, coordinates)
+        norm = math.sqrt(square)
+        reach[q] = 0
+        if not norm > 0.0:
+            continue
+        factor = unit * math.sqrt(min(1.0, tau / norm))
+        shrink = 2.0**-50
+        while shrink < 0.5:
+            if _within(
+                index, frames, normal, X, R, q, lead, here, factor, roots, count, bound, gap, coordinates, v
+            ):
+                for i in range(count):
+                    places[q, i] = here[i]
+                    scales[q, i] = factor * roots[i]
+                reach[q] = count
+                break
+            factor *= 1.0 - shrink
+            shrink *= 2.0
 
 
 @kernel(parallel=True)
 def _reach(index, frames, normal, X, R, c, tau, unit, bound, places, scales, reach):
-    for q in prange(len(X)):
-        q = np.int64(q)
-        reach[q] = _reach_of(index, frames, normal, X, R, q, c, tau, unit, bound, places[q], scales[q])
+    n = len(X)
+    for chunk in prange((n + CHUNK - 1) // CHUNK):
+        first = np.int64(chunk) * CHUNK
+        last = min(first + CHUNK, n)
+        _reach_rows(index, frames, normal, X, R, first, last, c, tau, unit, bound, places, scales, reach)
 
 
 @device

@@ -96,8 +96,8 @@ def swiss_roll() -> Shape:
 def sphere(ambient: int = 3, dim: int = 2, rotation: np.random.Generator | None = None) -> Shape:
     """The unit sphere S^`dim` in R^`ambient`: in the first dim + 1 coordinates, or, with a generator as
     `rotation`, in a uniformly random linear subspace of that dimension."""
-    dim = _count("dim", dim)
-    ambient = _count("ambient", ambient)
+    dim = check_count("dim", dim)
+    ambient = check_count("ambient", ambient)
     if ambient <= dim:
         raise ValueError(f"ambient must be at least dim + 1 = {dim + 1}, got {ambient}")
     if rotation is None:
@@ -130,11 +130,11 @@ def make_shape(name: str, **options: Any) -> Shape:
 
 
 def _sample_sphere(frame: Array, radius: float, n: int, rng: np.random.Generator) -> Array:
-    return radius * _directions(_count("n", n), frame.shape[1], _generator(rng)) @ frame.T
+    return radius * _directions(check_count("n", n), frame.shape[1], _generator(rng)) @ frame.T
 
 
 def _sphere_distance(frame: Array, radius: float, points: ArrayLike) -> Array:
-    X = _points("points", points, frame.shape[0])
+    X = check_points("points", points, frame.shape[0])
     within = X @ frame
     off = np.linalg.norm(X - within @ frame.T, axis=1)
     return np.hypot(np.linalg.norm(within, axis=1) - radius, off)
@@ -143,7 +143,7 @@ def _sphere_distance(frame: Array, radius: float, points: ArrayLike) -> Array:
 def _sample_torus(major: float, minor: float, n: int, rng: np.random.Generator) -> Array:
     """The area element is proportional to 1 + (minor/major) cos v. Reflecting a uniform v to pi - v with
     probability (1 - (minor/major) cos v)/2 gives exactly this density, without rejection."""
-    n, rng = _count("n", n), _generator(rng)
+    n, rng = check_count("n", n), _generator(rng)
     u = rng.uniform(0.0, 2 * np.pi, n)
     v = rng.uniform(0.0, 2 * np.pi, n)
     keep = rng.random(n) < (1.0 + minor / major * np.cos(v)) / 2
@@ -153,12 +153,12 @@ def _sample_torus(major: float, minor: float, n: int, rng: np.random.Generator) 
 
 
 def _torus_distance(major: float, minor: float, points: ArrayLike) -> Array:
-    X = _points("points", points, 3)
+    X = check_points("points", points, 3)
     return np.abs(np.hypot(np.hypot(X[:, 0], X[:, 1]) - major, X[:, 2]) - minor)
 
 
 def _sample_roll(n: int, rng: np.random.Generator) -> Array:
-    n, rng = _count("n", n), _generator(rng)
+    n, rng = check_count("n", n), _generator(rng)
     t = _roll_parameter(rng.random(n))
     curve = _roll_curve(t)
     return np.column_stack([curve[:, 0], ROLL_HEIGHT * rng.random(n), curve[:, 1]])
@@ -171,7 +171,7 @@ def _roll_distance(points: ArrayLike) -> Array:
     best of all iterates counts, so a step that leads astray does no harm: any point of the spiral bounds
     the distance from above.
     """
-    X = _points("points", points, 3)
+    X = check_points("points", points, 3)
     below = np.maximum(0.0, np.maximum(-X[:, 1], X[:, 1] - ROLL_HEIGHT))
     planar = X[:, [0, 2]]
     tree, nodes = _roll_nodes()
@@ -226,13 +226,13 @@ def _roll_nodes() -> tuple[cKDTree, Array]:
 
 def bounded_noise(n: int, D: int, radius: float, rng: np.random.Generator) -> Array:
     """(n, D) vectors uniform in the l2 ball of the given radius."""
-    n, D, radius, rng = _count("n", n), _count("D", D), _radius(radius), _generator(rng)
+    n, D, radius, rng = check_count("n", n), check_count("D", D), _radius(radius), _generator(rng)
     return _directions(n, D, rng) * (radius * rng.random((n, 1)) ** (1.0 / D))
 
 
 def gaussian_noise(n: int, D: int, radius: float, rng: np.random.Generator) -> Array:
     """(n, D) isotropic normal vectors with the mean square norm of `bounded_noise`, D/(D+2) radius^2."""
-    n, D, radius, rng = _count("n", n), _count("D", D), _radius(radius), _generator(rng)
+    n, D, radius, rng = check_count("n", n), check_count("D", D), _radius(radius), _generator(rng)
     return rng.normal(scale=radius / math.sqrt(D + 2), size=(n, D))
 
 
@@ -260,7 +260,7 @@ def simulate(
     """
     if noise not in NOISES:
         raise ValueError(f"unknown noise {noise!r}; known: {', '.join(NOISES)}")
-    n, m, sigma = _count("n", n), _count("m", m), _radius(sigma, "sigma")
+    n, m, sigma = check_count("n", n), check_count("m", m), _radius(sigma, "sigma")
     draw = NOISES[noise]
     references = shape.sample(n, rng) + draw(n, shape.ambient, sigma, rng)
     clean = shape.sample(m, rng)
@@ -273,8 +273,8 @@ def simulate(
 
 def distance_to_clean(points: ArrayLike, clean: ArrayLike) -> Array:
     """Distance of each row of `points` to its row of `clean`."""
-    clean = _points("clean", clean)
-    points = _points("points", points, clean.shape[1])
+    clean = check_points("clean", clean)
+    points = check_points("points", points, clean.shape[1])
     if len(points) != len(clean):
         raise ValueError(f"points and clean must have equally many rows, got {len(points)} and {len(clean)}")
     return np.linalg.norm(points - clean, axis=1)
@@ -294,7 +294,7 @@ def _directions(n: int, D: int, rng: np.random.Generator) -> Array:
     return g / np.linalg.norm(g, axis=1, keepdims=True)
 
 
-def _count(name: str, value: int) -> int:
+def check_count(name: str, value: int) -> int:
     try:
         count = index(value)
     except TypeError:
@@ -322,7 +322,7 @@ def _generator(rng: np.random.Generator) -> np.random.Generator:
     return rng
 
 
-def _points(name: str, points: ArrayLike, columns: int | None = None) -> Array:
+def check_points(name: str, points: ArrayLike, columns: int | None = None) -> Array:
     X = np.asarray(points, dtype=np.float64)
     if X.ndim != 2 or (columns is not None and X.shape[1] != columns):
         width = "D" if columns is None else columns

@@ -29,6 +29,16 @@ def subspace_coordinates(
     return inside, outside
 
 
+def subspace_points(
+    X: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
+) -> np.ndarray:
+    """The points m + V x (n, D) with coordinates `X` (n, q)."""
+    out = np.empty((len(X), len(center)))
+    with threads(n_threads):
+        _points(np.ascontiguousarray(X, dtype=np.float64), center, np.ascontiguousarray(basis.T), out)
+    return out
+
+
 def add_feature_block(
     clipping: Clipping, features: np.ndarray, sums: np.ndarray, n_threads: int | None = None
 ) -> None:
@@ -58,6 +68,19 @@ def _coordinates(Y, center, basis, inside, outside):
             for e in range(q):
                 value -= basis[k, e] * inside[i, e]
             outside[i, k] = value
+
+
+@kernel(parallel=True)
+def _points(X, center, across, out):
+    n, q = X.shape
+    D = len(center)
+    for i in prange(n):
+        for k in range(D):
+            out[i, k] = center[k]
+        for e in range(q):
+            value = X[i, e]
+            for k in range(D):
+                out[i, k] += value * across[e, k]
 
 
 @device

@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all lint compare bench clean
+.PHONY: demo test test-all lint compare bench audit clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ test-all: lint
 	DPMD_FAST_CACHE=0 $(BIN)/pytest
 	NUMBA_DISABLE_JIT=1 $(BIN)/pytest -m kernels
 	$(BIN)/python -m doctest README.md -o NORMALIZE_WHITESPACE -o ELLIPSIS
+
+audit: $(VENV)/.installed-test
+	$(BIN)/python -m dpmd_fast.privacy.audit
 
 compare: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/compare.py

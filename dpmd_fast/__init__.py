@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dpmd_fast.planning import Plan, plan
     from dpmd_fast.privacy.budget import Budget, BudgetExceeded
     from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning
+    from dpmd_fast.privacy.ledger import Ledger
     from dpmd_fast.privacy.search import EmpiricalSensitivity, empirical_sensitivity
     from dpmd_fast.projector import ProjectorRelease, dp_projector
     from dpmd_fast.release import Release
@@ -35,6 +36,7 @@ __all__ = [
     "EmpiricalSensitivity",
     "Guarantee",
     "LargeDeltaWarning",
+    "Ledger",
     "ManifoldDenoiser",
     "Plan",
     "ProjectorRelease",
@@ -59,6 +61,7 @@ _HOMES = {
     "planning": ("Plan", "plan"),
     "privacy.budget": ("Budget", "BudgetExceeded"),
     "privacy.guarantee": ("Guarantee", "LargeDeltaWarning"),
+    "privacy.ledger": ("Ledger",),
     "privacy.search": ("EmpiricalSensitivity", "empirical_sensitivity"),
     "projector": ("ProjectorRelease", "dp_projector"),
     "release": ("Release",),

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.kernels.charts import Field, make_field
+from dpmd_fast.privacy.charge import Receipt
 from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.subspace import Subspace
 from dpmd_fast.sums import apply_fields
 from dpmd_fast.validation import Points, checked_points, checked_threads
+
+if TYPE_CHECKING:
+    from dpmd_fast.preprocess import Preprocessor
 
 Floats = NDArray[np.float64]
 _BLOCK = 1 << 16  # points moved at a time
@@ -64,7 +67,7 @@ class Layer:
 
 
 class ChartView(NamedTuple):
-    """Charts for inspection, in the coordinates of the data."""
+    """Charts for inspection, in the coordinates of the data, preprocessed if they are."""
 
     centers: Floats  # (K, D)
     tangents: Floats  # (K, D, d)
@@ -91,8 +94,14 @@ class Atlas:
         What each release was for and its mu^2, in the order of the releases.
     column_names : tuple of str or None
         Columns of the reference, where it was a table.
+    preprocess : Preprocessor or None
+        Then `transform` takes and returns original units; charts and `bandwidth` are in preprocessed ones.
+    receipt : Receipt or None
+        The debit that paid for it, if there was a ledger. Not in the file: a loaded atlas has none.
     status_ : array of str
         After `transform`: "ok", or "outside" for points without a chart in reach, which come back unchanged.
+        With `preprocess` also "clipped": moved, but from the limit, since a coordinate lies beyond it; and
+        "failed": unchanged, since the result is beyond the range of its type.
     """
 
     guarantee: Guarantee
@@ -103,6 +112,8 @@ class Atlas:
     signal_to_noise: tuple[float, ...]  # of each round, median S / s
     spends: tuple[tuple[str, float], ...] = field(repr=False)
     column_names: tuple[str, ...] | None = None
+    preprocess: Preprocessor | None = field(default=None, repr=False)
+    receipt: Receipt | None = field(default=None, repr=False)
 
     @property
     def n_columns(self) -> int:
@@ -112,7 +123,7 @@ class Atlas:
 
     @property
     def charts(self) -> ChartView:
-        """Centres, tangents and masses of the charts of round 1."""
+        """Centres, tangents and masses of the charts of round 1, in preprocessed units."""
         first = self.layers[0]
         if self.subspace is None:
             return ChartView(first.centers, first.tangents, first.masses)
@@ -125,13 +136,22 @@ class Atlas:
         """Denoise points: array in, array out; DataFrame or Arrow table in, the same with its columns moved.
 
         Other columns of a table pass through. A RecordBatchReader gives a RecordBatchReader that works as it
-        is read; `status_` is then that of the batch read last.
+        is read; `status_` is then that of the batch read last. A Dask array or dataframe and a Spark
+        DataFrame give one that the workers move when it is computed; of an array, `status_` is lazy, too.
+
+        With `preprocess` a coordinate that does not change keeps its value, to the last bit. One that was
+        clipped and moved is what the move of the limit gives: see the status "clipped".
         """
         n_threads = checked_threads(n_threads)
         from dpmd_fast.tables import is_table, transform_table
 
         if is_table(Z):
             return transform_table(self, Z, n_threads)
+        from dpmd_fast.distributed import lazy_transform
+
+        lazy = lazy_transform(Z)
+        if lazy is not None:
+            return lazy(self, Z)
         points = checked_points("Z", Z, columns=self.n_columns)
         moved, status = self.move(points, n_threads)
         object.__setattr__(self, "status_", status)
@@ -144,13 +164,25 @@ class Atlas:
         for start in range(0, len(points), _BLOCK):
             part = slice(start, start + _BLOCK)
             block = np.asarray(points[part], dtype=np.float64)
-            inside = block if self.subspace is None else self.subspace.down(block, n_threads)
-            result, reached = apply_fields(self._fields, inside, n_threads)
-            if self.subspace is not None:
-                result = self.subspace.up(result)
+            if self.preprocess is None:
+                result, reached = self._moved(block, n_threads)
+                status[part][~reached] = "outside"
+            else:
+                result, reached, clipped = self.preprocess.moved(
+                    block, lambda inside: self._moved(inside, n_threads)
+                )
+                beyond = reached & ~(np.abs(result) <= np.finfo(moved.dtype).max).all(axis=1)
+                for told, where in (("clipped", clipped), ("outside", ~reached), ("failed", beyond)):
+                    status[part][where] = told
+                reached &= ~beyond
             moved[part][reached] = result[reached]
-            status[part][~reached] = "outside"
         return moved, status
+
+    def _moved(self, points: Floats, n_threads: int | None) -> tuple[Floats, NDArray[np.bool_]]:
+        """Points of a block in preprocessed units, and which of them a chart reaches."""
+        inside = points if self.subspace is None else self.subspace.down(points, n_threads)
+        result, reached = apply_fields(self._fields, inside, n_threads)
+        return (result if self.subspace is None else self.subspace.up(result, n_threads)), reached
 
     @cached_property
     def _fields(self) -> list[Field]:
@@ -158,10 +190,15 @@ class Atlas:
         return [layer.field() for layer in self.layers]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one file; it appears under its name only when it is complete."""
+        """Write one file; it appears under its name only when it is complete.
+
+        If a ledger paid for the atlas, the name of the file is noted there.
+        """
         from dpmd_fast.atlas_file import write_atlas
 
         write_atlas(self, path)
+        if self.receipt is not None:
+            self.receipt.record_file(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Atlas:
@@ -169,10 +206,3 @@ class Atlas:
         from dpmd_fast.atlas_file import read_atlas
 
         return read_atlas(path)
-
-
-def blocks_in(subspace: Subspace | None, blocks: Iterator[Points], n_threads: int | None) -> Iterator[Floats]:
-    """Blocks of records in the coordinates of the layers."""
-    for block in blocks:
-        wide = np.asarray(block, dtype=np.float64)
-        yield wide if subspace is None else subspace.down(wide, n_threads)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.atlas import Atlas, Layer
+from dpmd_fast.preprocess import Preprocessor
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.subspace import Subspace
@@ -29,7 +30,7 @@ from dpmd_fast.validation import check_range, checked_bandwidth
 
 Arrays = dict[str, NDArray[np.float64]]
 
-_VERSION = 1
+_VERSION = 2  # with preprocessing; files without are of version 1
 _START, _END = b"ARROW1\0\0", b"ARROW1"  # of every Arrow IPC file
 _KEY = b"dpmd-fast"
 # No other text of the JSON can look like it: inside a string the quotes would be escaped.
@@ -41,6 +42,7 @@ _NO_SUM = "0" * 64
 
 _KEYS = {"format", "version", "bytes", "sha256", "package_version"}
 _KEYS |= {"guarantee", "dim", "bandwidth", "signal_to_noise", "spends", "column_names", "layers", "shapes"}
+_LATER_KEYS: dict[int, set[str]] = {1: set(), 2: {"preprocess"}}
 _GUARANTEE_KEYS = {field.name for field in dataclasses.fields(Guarantee)}
 _LAYER_KEYS = {"bandwidth", "passes", "strength"}
 _LAYER_ARRAYS = ("centers", "tangents", "masses")
@@ -121,9 +123,12 @@ def _check_bytes(data: bytes) -> None:
         raise ValueError("was edited or damaged: its checksum does not match")
 
 
-def _sealed(metadata: dict[str, Any], arrays: Arrays, version: int = _VERSION) -> bytes:
-    """The bytes of a file with its size and checksum filled in."""
+def _sealed(metadata: dict[str, Any], arrays: Arrays, version: int | None = None) -> bytes:
+    """The bytes of a file with its size and checksum filled in; of the first version that has its keys."""
     import pyarrow as pa
+
+    if version is None:
+        version = 2 if "preprocess" in metadata else 1
 
     rest = json.dumps(metadata, allow_nan=False, separators=(",", ":"))[1:]
     schema = _schema().with_metadata({_KEY: _HEAD.format(version, 0, _NO_SUM) + rest})
@@ -185,6 +190,7 @@ def _metadata(atlas: Atlas) -> dict[str, Any]:
     """All that is not an array; JSON writes floats so that they are read back exactly."""
     from dpmd_fast import __version__
 
+    preprocess = {} if atlas.preprocess is None else {"preprocess": atlas.preprocess.to_dict()}
     return {
         "package_version": __version__,
         "guarantee": dataclasses.asdict(atlas.guarantee),
@@ -202,6 +208,7 @@ def _metadata(atlas: Atlas) -> dict[str, Any]:
             for layer in atlas.layers
         ],
         "shapes": {name: list(array.shape) for name, array in _arrays(atlas).items()},
+        **preprocess,
     }
 
 
@@ -220,7 +227,7 @@ def _atlas(text: bytes, arrays: Arrays) -> Atlas:
     """The atlas of a file, refused unless the file holds exactly what an atlas consists of."""
     try:
         metadata = json.loads(text, parse_constant=_refuse_constant)
-        _check_keys("its metadata", metadata, _KEYS)
+        _check_keys("its metadata", metadata, _KEYS | _LATER_KEYS[metadata["version"]])
         layers, guarantee = metadata["layers"], metadata["guarantee"]
         for number, layer in enumerate(layers):
             _check_keys(f"layer {number}", layer, _LAYER_KEYS)
@@ -236,6 +243,7 @@ def _atlas(text: bytes, arrays: Arrays) -> Atlas:
             signal_to_noise=tuple(metadata["signal_to_noise"]),
             spends=tuple((what, mu2) for what, mu2 in metadata["spends"]),
             column_names=None if names is None else tuple(names),
+            preprocess=_preprocess(metadata),
         )
         _check(atlas)
     except ValueError as problem:
@@ -243,6 +251,15 @@ def _atlas(text: bytes, arrays: Arrays) -> Atlas:
     except Exception:  # JSON of other kinds of values
         raise ValueError("is not a valid atlas: its metadata is malformed") from None
     return atlas
+
+
+def _preprocess(metadata: dict[str, Any]) -> Preprocessor | None:
+    if "preprocess" not in metadata:
+        return None
+    try:
+        return Preprocessor.from_dict(metadata["preprocess"])
+    except ValueError as problem:
+        raise ValueError(f"its preprocessing: {problem}") from None
 
 
 def _part(arrays: Arrays, prefix: str) -> dict[str, Any]:
@@ -300,6 +317,15 @@ def _check(atlas: Atlas) -> None:
         raise ValueError("column_names: must be texts")
     if names is not None and not len(set(names)) == len(names) == columns:
         raise ValueError(f"column_names: must be {columns} different names")
+    if atlas.preprocess is not None:
+        _check_preprocess(atlas.preprocess, columns, names)
+
+
+def _check_preprocess(preprocess: Preprocessor, columns: int, names: tuple[str, ...] | None) -> None:
+    if preprocess.n_columns != columns:
+        raise ValueError(f"preprocess has {preprocess.n_columns} columns: must have {columns}")
+    if preprocess.column_names not in (None, names):
+        raise ValueError("preprocess has other column names than the atlas")
 
 
 def _check_layer(what: str, layer: Layer, columns: int, dim: int) -> None:

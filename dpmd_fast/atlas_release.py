@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmd_fast.atlas import Atlas, Layer, blocks_in
+from dpmd_fast.atlas import Atlas, Layer
 from dpmd_fast.bandwidth import Outlook
 from dpmd_fast.cover import Floats, spectrum_dim, thinned
 from dpmd_fast.io import ReferenceSource, check_public, check_valid, open_reference
 from dpmd_fast.moments import check_columns
+from dpmd_fast.preprocess import INVALID, Preprocessor
+from dpmd_fast.preprocess_release import joint_guarantee
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.charge import Charge, budget_parameters, open_account
 from dpmd_fast.privacy.entropy import open_source
 from dpmd_fast.privacy.guarantee import Adjacency, certified_guarantee, warn_large_delta
 from dpmd_fast.privacy.lattice import choose_lattice, contributions_apart
+from dpmd_fast.privacy.ledger import Ledger
 from dpmd_fast.recipe import Rounds, build
 from dpmd_fast.rounds import Mechanism
 from dpmd_fast.subspace import FIND_SHARE, LEAST_COLUMNS, REFINE_SHARE, Subspace, outline, refine
+from dpmd_fast.tasks import through
 from dpmd_fast.validation import (
     LARGEST,
     check_budget,
@@ -47,7 +53,10 @@ def release_atlas(
     adjacency: Adjacency = "replace-one",
     on_invalid: str = "raise",
     columns: list[str] | None = None,
+    preprocess: Preprocessor | None = None,
     n_public: int | None = None,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    dataset: str | None = None,
     seed: int | None = None,
     n_threads: int | None = None,
     batch_rows: int | None = None,
@@ -81,10 +90,19 @@ def release_atlas(
         What becomes of records with non-finite or huge values, as in `release_moments`.
     columns : list of str, optional
         Columns to use, where the reference is a table.
+    preprocess : Preprocessor, optional
+        Then the reference and the anchors are in original units, and so is all that the atlas transforms; the
+        bandwidth is in preprocessed units.
     n_public : int, optional
         A public guess of the number of records, for planning only.
+    ledger : Ledger or path, optional
+        Pays for the atlas: the whole budget is debited before the first pass over the reference that is
+        released, or refused with `BudgetExceeded`. `Atlas.save` then notes the file there. Without a ledger
+        nothing but this atlas is counted.
+    dataset : str, optional
+        The name of the reference in the ledger.
     seed : int, optional
-        Makes the atlas reproducible, and not private.
+        Makes the atlas reproducible, and not private; not with a ledger.
     n_threads, batch_rows : int, optional
 
     Returns
@@ -96,9 +114,16 @@ def release_atlas(
     Privacy: every release is a sum of clipped positive semidefinite matrices with exact noise, as in
     `release_moments`; features of later releases depend on the record and on earlier releases alone. mu^2
     adds up over releases, also when shares and bandwidths depend on earlier releases, as long as the sum
-    stays within the budget (Smith and Thakurta 2022).
+    stays within the budget (Smith and Thakurta 2022). A preprocessor maps each record by itself, by public
+    numbers, so neighbouring references stay neighbours; if its numbers were paid for, the guarantee is that
+    of both releases together.
     """
-    Z = np.asarray(checked_points("anchors", anchors), dtype=np.float64)
+    account = open_account(ledger, dataset, seed)
+    if preprocess is None:
+        Z = np.asarray(checked_points("anchors", anchors), dtype=np.float64)
+    else:
+        _check_preprocess(preprocess, adjacency, account is not None)
+        Z = np.asarray(preprocess.forward(anchors, name="anchors"), dtype=np.float64)
     D = Z.shape[1]
     check_budget(budget)
     h = None if _is_auto("bandwidth", bandwidth) else checked_bandwidth(bandwidth)
@@ -118,16 +143,35 @@ def release_atlas(
         checked_integer("seed", seed)
     if len(Z) < D + 2:
         raise ValueError(f"anchors has {len(Z)} sample(s): must have at least D + 2 = {D + 2}")
-    source = open_reference(reference, columns=columns, batch_rows=batch_rows)
-    check_columns(source, D)
+    original = open_reference(reference, columns=columns, batch_rows=batch_rows)
+    check_columns(original, D)
+    source = original if preprocess is None else preprocess.over(original)
     check_public("anchors", anchors, reference)
     n = _public_count(source, adjacency, n_public)
     if not source.rereadable:
         raise ValueError("reference is a stream that can be read only once: an atlas reads it several times")
     choose_lattice(math.sqrt(_SMALLEST_SHARE) * budget.mu, 1.0, adjacency)  # refuses, before any spend
     choose_lattice(budget.mu, 1.0, adjacency)
+    guarantee = certified_guarantee(
+        budget,
+        mu=budget.mu,
+        adjacency=adjacency,
+        seeded=seed is not None,
+        validated=on_invalid == "raise",
+        released="the atlas and all that is made with it",
+    )
+    charge = Charge(
+        account,
+        guarantee,
+        "atlas",
+        mechanism="atlas",
+        parameters=budget_parameters(
+            budget, anchors=len(Z), columns=D, bandwidth=h or "auto", dim=d or "auto", rounds=number or "auto"
+        ),
+        reference=original,
+    )
     if on_invalid == "raise":
-        check_valid(source, LARGEST)
+        check_valid(source, LARGEST, *(() if preprocess is None else (INVALID,)))
     if adjacency == "replace-one":
         warn_large_delta(budget.delta, n)
     entropy = open_source(seed)
@@ -137,41 +181,45 @@ def release_atlas(
 
     def mechanism(subspace: Subspace | None) -> Mechanism:
         return Mechanism(
-            lambda: blocks_in(subspace, source.blocks(), n_threads), entropy, adjacency, n_threads
+            lambda task: charge.paid(source).run(
+                task if subspace is None else through(task, subspace.down), n_threads
+            ),
+            entropy,
+            adjacency,
+            n_threads,
         )
 
-    subspace = _find_subspace(mechanism(None), Z, mu2, spends)
-    if subspace is not None and d is not None and subspace.basis.shape[1] <= d:
-        subspace = None
-    points = Z if subspace is None else subspace.down(Z, n_threads)
-    left = mu2 - math.fsum(spent for _, spent in spends)
-    public_dim = spectrum_dim(points, n_threads) if d is None else d
-    outlook = Outlook(
-        points,
-        n,
-        math.sqrt(left),
-        public_dim,
-        apart=contributions_apart(adjacency),
-        cover=cover,
-        n_threads=n_threads,
-    )
-    plan = Rounds(mechanism(subspace), points, public_dim, d is None, cover, left)
-    attempt, shares = build(plan, outlook, h, number)
-    spends += [(what, share * left) for what, share in shares]
-    if attempt.charts is None:
-        raise RuntimeError(
-            "no chart stands out of the noise: the budget is spent; a larger bandwidth, a larger epsilon or "
-            "more records would be needed"
+    with charge.covering():
+        subspace = _find_subspace(mechanism(None), Z, mu2, spends)
+        if subspace is not None and d is not None and subspace.basis.shape[1] <= d:
+            subspace = None
+        points = Z if subspace is None else subspace.down(Z, n_threads)
+        left = mu2 - math.fsum(spent for _, spent in spends)
+        public_dim = spectrum_dim(points, n_threads) if d is None else d
+        outlook = Outlook(
+            points,
+            n,
+            math.sqrt(left),
+            public_dim,
+            apart=contributions_apart(adjacency),
+            cover=cover,
+            n_threads=n_threads,
         )
-    total = math.fsum(spent for _, spent in spends)
-    guarantee = certified_guarantee(
-        budget,
-        mu=min(math.sqrt(total), budget.mu),
-        adjacency=adjacency,
-        seeded=seed is not None,
-        validated=on_invalid == "raise",
-        released="the atlas and all that is made with it",
-    )
+        plan = Rounds(mechanism(subspace), points, public_dim, d is None, cover, left)
+        attempt, shares = build(plan, outlook, h, number)
+        spends += [(what, share * left) for what, share in shares]
+        if math.fsum(spent for _, spent in spends) > mu2 * (1.0 + 1e-9):
+            raise AssertionError("the shares of the releases are more than the budget")
+        if attempt.charts is None:
+            raise RuntimeError(
+                "no chart stands out of the noise: the budget is spent; a larger bandwidth, a larger epsilon "
+                "or more records would be needed"
+            )
+    guarantee = charge.guarantee
+    if preprocess is not None and preprocess.guarantee is not None:
+        guarantee = joint_guarantee(guarantee, preprocess.guarantee)
+        spends.insert(0, ("preprocessing", preprocess.guarantee.mu**2))
+    names = source.column_names
     return Atlas(
         guarantee=guarantee,
         layers=tuple(Layer.of(made) for made in attempt.fields),
@@ -180,7 +228,9 @@ def release_atlas(
         bandwidth=attempt.bandwidth,
         signal_to_noise=tuple(attempt.signals),
         spends=tuple(spends),
-        column_names=source.column_names,
+        column_names=preprocess.column_names if names is None and preprocess is not None else names,
+        preprocess=preprocess,
+        receipt=charge.receipt,
     )
 
 
@@ -195,6 +245,21 @@ def _find_subspace(
         return None
     spends.append(("subspace, refined", REFINE_SHARE * mu2))
     return refine(mechanism, found, math.sqrt(REFINE_SHARE * mu2))
+
+
+def _check_preprocess(preprocess: object, adjacency: Adjacency, charged: bool) -> None:
+    if not isinstance(preprocess, Preprocessor):
+        raise ValueError(f"preprocess = {preprocess!r}: must be a Preprocessor or None")
+    paid = preprocess.guarantee
+    if paid is None:
+        return
+    if paid.adjacency != adjacency:
+        raise ValueError(
+            f"adjacency = {adjacency!r}: the preprocessing was released under {paid.adjacency!r}, and spends "
+            "under different adjacencies do not add up"
+        )
+    if charged and paid.holds == "not private":
+        raise ValueError("preprocess was made with a seed: must be private if a ledger pays for the atlas")
 
 
 def _is_auto(name: str, value: object) -> bool:

@@ -18,12 +18,15 @@ from dpmd_fast.direct import denoise_with_moments
 from dpmd_fast.io import ReferenceSource, check_public, check_valid, is_table_or_file, open_reference
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded, resolve_steps
+from dpmd_fast.privacy.charge import Charge, budget_parameters, open_account
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.guarantee import Adjacency, certified_guarantee, warn_large_delta
+from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
 from dpmd_fast.privacy.lattice import choose_lattice
+from dpmd_fast.privacy.ledger import Ledger
 from dpmd_fast.reference import FittedReference, fit_reference, like_queries
 from dpmd_fast.validation import (
     LARGEST,
+    Points,
     check_budget,
     check_enough,
     checked_choice,
@@ -36,8 +39,9 @@ from dpmd_fast.validation import (
 class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Move public queries toward the manifold of a private reference, under differential privacy.
 
-    Every `transform` spends the budget; one `fit` allows one `transform`, a second raises
-    `BudgetExceeded`. What is promised stands in ``guarantee_``.
+    Every `transform` spends the budget. With a ledger, one `fit` allows as many as the ledger pays for;
+    without one, a single `transform`, and a second raises `BudgetExceeded`. What is promised stands in
+    ``guarantee_``.
 
     Parameters
     ----------
@@ -67,8 +71,13 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         C of Lemma 2, for "projector" only. `empirical_sensitivity` shows what a synthetic data set needs.
     adjacency : {"replace-one", "add-remove"}
         Which data sets count as neighbours. "projector" needs "replace-one": its noise is scaled with n.
+    ledger : Ledger or path, optional
+        Pays for every `transform`: the debit is made before the reference is looked at, or refused with
+        `BudgetExceeded`. Without a ledger nothing but that one release is counted.
+    dataset : str, optional
+        The name of the reference in the ledger.
     seed : int, optional
-        Makes a run reproducible, and not private.
+        Makes a run reproducible, and not private; not with a ledger.
     n_threads : int, optional
         Threads to use; all by default.
     batch_rows : int, optional
@@ -83,6 +92,9 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         no budget pays for it.
     guarantee_ : Guarantee
         What the last `transform` promises.
+    receipt_ : Receipt or None
+        The debit of the last `transform`, if a ledger paid for it; ``receipt_.record_file(path)`` notes
+        there which file the result became.
     noise_scales_ : array of shape (queries, steps, 2)
         For "projector": standard deviations of the noise on projectors and means; infinite where nothing was
         released.
@@ -101,6 +113,8 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         sensitivity_constant: float = 1.0,
         adjacency: str = "replace-one",
         *,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        dataset: str | None = None,
         seed: int | None = None,
         n_threads: int | None = None,
         batch_rows: int | None = None,
@@ -115,6 +129,8 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.schedule = schedule
         self.sensitivity_constant = sensitivity_constant
         self.adjacency = adjacency
+        self.ledger = ledger
+        self.dataset = dataset
         self.seed = seed
         self.n_threads = n_threads
         self.batch_rows = batch_rows
@@ -132,7 +148,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         else:
             fitted = self._open_moments(X)
             resolve_steps(self.schedule, self.budget, steps)
-        for result in ("status_", "guarantee_", "noise_scales_"):
+        for result in ("status_", "guarantee_", "noise_scales_", "receipt_"):
             self.__dict__.pop(result, None)
         self._fitted = fitted
         self._fitted_mechanism = self.mechanism
@@ -161,11 +177,19 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 constant,
                 seeded=not source.private,
             )
+            charge = self._charge(
+                spend.guarantee,
+                queries,
+                self._given,
+                bandwidth=self._fitted.index.radius,
+                dim=self._fitted.dim,
+                sensitivity_constant=constant,
+            )
             warn_large_delta(self.budget.delta, len(self._fitted.bases))
-            self._once.spend(spend.mu2)
-            self.guarantee_ = spend.guarantee
-            self.noise_scales_ = spend.scales
-            points, self.status_ = denoise_with_projectors(self._fitted, queries, spend, steps, source)
+            with charge.covering():
+                self._pay(charge)
+                self.noise_scales_ = spend.scales
+                points, self.status_ = denoise_with_projectors(self._fitted, queries, spend, steps, source)
             return like_queries(points, queries, self.status_)
         shares = resolve_steps(self.schedule, self.budget, steps)
         h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, queries.shape[1])
@@ -184,22 +208,23 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             released="all queries and steps together",
         )
         n_threads = checked_threads(self.n_threads)
+        charge = self._charge(guarantee, queries, self._fitted, bandwidth=h, dim=d, beta=beta)
         self._warn_large_delta(self._fitted)
         for _ in self._fitted.blocks():  # a file that has gone is noticed before the spend
             break
-        self._once.spend(mu2)
-        self.guarantee_ = guarantee
-        points, self.status_ = denoise_with_moments(
-            self._fitted,
-            queries,
-            bandwidth=h,
-            dim=d,
-            beta=beta,
-            mus=mus,
-            guarantee=guarantee,
-            entropy=source,
-            n_threads=n_threads,
-        )
+        with charge.covering():
+            self._pay(charge)
+            points, self.status_ = denoise_with_moments(
+                self._fitted,
+                queries,
+                bandwidth=h,
+                dim=d,
+                beta=beta,
+                mus=mus,
+                guarantee=charge.guarantee,
+                entropy=source,
+                n_threads=n_threads,
+            )
         if not (self.status_ == "ok").any():
             warnings.warn(
                 "no query has enough of the reference around it to stand out of the noise: all come back "
@@ -214,6 +239,32 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "DPManifoldDenoiser has no fit_transform: its queries would be the private reference, and "
             "queries are public by assumption; use fit(reference).transform(queries)"
         )
+
+    def _charge(self, guarantee: Guarantee, queries: Points, reference: Any, **public: Any) -> Charge:
+        schedule = "even" if self.schedule is None else "array"
+        return Charge(
+            open_account(self.ledger, self.dataset, self.seed),
+            guarantee,
+            "denoising of public queries",
+            mechanism="moments" if self.mechanism == "moments" else "projector, Algorithm 2",
+            parameters=budget_parameters(
+                self.budget,
+                queries=len(queries),
+                columns=queries.shape[1],
+                steps=int(self.steps),
+                schedule=self.schedule if isinstance(self.schedule, str) else schedule,
+                **public,
+            ),
+            reference=reference,
+        )
+
+    def _pay(self, charge: Charge) -> None:
+        """From the ledger, or with the one spend that a fit allows without a ledger."""
+        if self.ledger is None:
+            self._once.spend(charge.guarantee.mu**2)
+        charge.debit()
+        self.guarantee_ = charge.guarantee
+        self.receipt_ = charge.receipt
 
     def _fit_projectors(self, X: Any) -> FittedReference:
         reference = checked_points("X", X)
@@ -259,6 +310,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _checked(self) -> tuple[int, float]:
         """Steps and C, after all parameters have been looked at."""
+        open_account(self.ledger, self.dataset, self.seed)
         check_budget(self.budget)
         checked_choice("mechanism", self.mechanism, ("moments", "projector"))
         checked_choice("adjacency", self.adjacency, ("replace-one", "add-remove"))

@@ -40,7 +40,8 @@ def open_reference(
     reference : array, table, stream or path
         A two-dimensional NumPy array; a pandas DataFrame; a pyarrow Table, RecordBatch or
         RecordBatchReader (which can be read only once); any object with ``__arrow_c_stream__``, as a
-        polars DataFrame; the path of a Parquet file, or a list of paths, read in that order.
+        polars DataFrame; an AnnData, of which ``X`` is read; the path of a Parquet file, or a list of
+        paths, read in that order. A source that is open already is returned as it is.
     columns : list of str, optional
         Columns of a table to read, in this order. By default all, and then all must be numeric.
     batch_rows : int, optional
@@ -53,6 +54,12 @@ def open_reference(
     if batch_rows is not None:
         batch_rows = checked_integer("batch_rows", batch_rows, minimum=1)
     columns = checked_columns(columns)
+    if isinstance(reference, ReferenceSource):
+        if columns not in (None, reference.column_names):
+            raise ValueError(
+                "columns: must be None or those that it reads, for a source that is open already"
+            )
+        return reference
     if isinstance(reference, np.ndarray):
         return ArraySource(reference, columns, batch_rows)
     if isinstance(reference, (str, os.PathLike)):
@@ -63,8 +70,20 @@ def open_reference(
         return PandasSource(reference, columns, batch_rows)
     if is_of(reference, "pyarrow", "Table", "RecordBatch"):
         return TableSource(reference, columns, batch_rows)
+    if is_of(reference, "dask.array", "Array") or is_of(reference, "dask.dataframe", "DataFrame"):
+        from dpmd_fast.distributed.dask import DaskSource
+
+        return DaskSource(reference, columns)
+    if is_of(reference, "pyspark.sql", "DataFrame"):
+        from dpmd_fast.distributed.spark import SparkSource
+
+        return SparkSource(reference, columns)
     if hasattr(reference, "__arrow_c_stream__"):
         return StreamSource(reference, columns, batch_rows)
+    if is_of(reference, "anndata", "AnnData"):
+        from dpmd_fast.anndata import AnnDataSource
+
+        return AnnDataSource(reference, columns, batch_rows)
     kind = type(reference).__name__
     if type(reference).__module__.startswith("scipy.sparse"):
         raise TypeError("reference is a sparse matrix: must be dense, for instance values.toarray()")
@@ -78,10 +97,14 @@ def open_reference(
 
 
 def is_table_or_file(reference: Any) -> bool:
-    """Whether `reference` is an Arrow table or stream or a path of a file, not an array or a DataFrame."""
+    """Whether `reference` is a source, an Arrow table or stream, an AnnData or a path; not for arrays."""
     if isinstance(reference, (list, tuple)):
         return len(reference) > 0 and all(isinstance(item, (str, os.PathLike)) for item in reference)
-    if isinstance(reference, (str, os.PathLike)):
+    if isinstance(reference, (str, os.PathLike, ReferenceSource)) or is_of(reference, "anndata", "AnnData"):
+        return True
+    if is_of(reference, "dask.array", "Array") or is_of(reference, "dask.dataframe", "DataFrame"):
+        return True
+    if is_of(reference, "pyspark.sql", "DataFrame"):
         return True
     return hasattr(reference, "__arrow_c_stream__") and not is_of(reference, "pandas", "DataFrame")
 
@@ -97,11 +120,9 @@ def check_valid(source: ReferenceSource, most: float, advice: str = _DROP) -> No
             "reference is a stream that can be read only once, so its values cannot be checked first: pass "
             "on_invalid='drop', or give a table or Parquet files"
         )
-    valid = True
-    for block in source.blocks():  # to the end in any case: when it stops would tell where
-        with np.errstate(invalid="ignore"):
-            valid &= bool(float(block.min()) >= -most and float(block.max()) <= most)  # false for NaN
-    if not valid:
+    from dpmd_fast.tasks import ValidTask
+
+    if source.run(ValidTask(most)).values.any():
         raise ValueError(
             f"reference contains non-finite or too large values: all must be finite and at most {most:g} in "
             f"size; {advice}"
@@ -124,6 +145,8 @@ def shares_memory(source: ReferenceSource, array: Any) -> bool:
 
 def overlaps(reference: Any, array: Any) -> bool:
     """Whether two arrays, tables or paths are one object, or overlap in memory or on disk."""
+    if isinstance(reference, ReferenceSource):
+        reference = reference.reference
     if array is reference:
         return True
     if not _files(array).isdisjoint(_files(reference)):
@@ -153,6 +176,10 @@ def _memory(value: Any) -> list[NDArray[Any]]:
     if is_of(value, "polars", "DataFrame"):
         reader = exported(value)
         return [] if reader is None else _memory(reader.read_all())
+    if is_of(value, "anndata", "AnnData"):
+        from dpmd_fast.anndata import held_by
+
+        return [piece for part in held_by(value) for piece in _memory(part)]
     # Of other objects only those whose values are at hand: streams would be read, lazy arrays computed.
     at_hand = hasattr(value, "__array__") and not hasattr(value, "__dask_graph__")
     return [np.asarray(value)] if at_hand and not hasattr(value, "__arrow_c_stream__") else []

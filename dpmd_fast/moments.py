@@ -8,6 +8,8 @@ and returns what may be seen.
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,15 @@ from dpmd_fast.kernels.index import BallIndex, build_index
 from dpmd_fast.kernels.moments import record_norms
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.charge import Charge, budget_parameters, open_account
 from dpmd_fast.privacy.entropy import EntropySource, open_source
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice
+from dpmd_fast.privacy.ledger import Ledger
 from dpmd_fast.privacy.mechanism import noisy_sums
 from dpmd_fast.release import HOMOGENEOUS, Release
 from dpmd_fast.sums import MomentSums
+from dpmd_fast.tasks import SumTask
 from dpmd_fast.validation import (
     LARGEST,
     Points,
@@ -53,6 +58,8 @@ def release_moments(
     adjacency: Adjacency = "replace-one",
     on_invalid: str = "raise",
     columns: list[str] | None = None,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    dataset: str | None = None,
     seed: int | None = None,
     n_threads: int | None = None,
     batch_rows: int | None = None,
@@ -85,8 +92,13 @@ def release_moments(
         spend and refuses it, without saying which record; "drop" lets them contribute nothing.
     columns : list of str, optional
         Columns to use, where the reference is a table.
+    ledger : Ledger or path, optional
+        Pays for the release: the debit is made before the pass over the reference, or refused with
+        `BudgetExceeded`. Without a ledger nothing but this release is counted.
+    dataset : str, optional
+        The name of the reference in the ledger.
     seed : int, optional
-        Makes the release reproducible, and not private.
+        Makes the release reproducible, and not private; not with a ledger.
     n_threads, batch_rows : int, optional
         Threads to use, records to read at a time; neither changes the result.
 
@@ -101,6 +113,7 @@ def release_moments(
     most sqrt(2) B (adding or removing one: B). The noise is the normal of deviation M rounded to integers,
     sampled exactly: mu = sqrt(2) B / M (or B / M). `docs/privacy.md` has the proof.
     """
+    account = open_account(ledger, dataset, seed)
     points = checked_points("locations", locations)
     h, beta = checked_bandwidth(bandwidth), checked_beta(beta)
     check_budget(budget)
@@ -120,10 +133,6 @@ def release_moments(
     lattice = choose_lattice(budget.mu, tau, adjacency)
     if adjacency == "replace-one" and source.rows == 0:
         raise ValueError("reference has 0 sample(s): must have at least 1")
-    if on_invalid == "raise":
-        check_valid(source, LARGEST)
-    if adjacency == "replace-one" and source.rows is not None:
-        warn_large_delta(budget.delta, source.rows)
     guarantee = certified_guarantee(
         budget,
         mu=lattice.mu,
@@ -131,7 +140,24 @@ def release_moments(
         seeded=seed is not None,
         validated=on_invalid == "raise",
     )
-    return noisy_moments(source, index, points, beta, tau, lattice, guarantee, open_source(seed), n_threads)
+    charge = Charge(
+        account,
+        guarantee,
+        "moments around public locations",
+        mechanism="moments",
+        parameters=budget_parameters(
+            budget, locations=len(points), columns=points.shape[1], bandwidth=h, beta=beta, tau=tau
+        ),
+        reference=source,
+    )
+    if on_invalid == "raise":
+        check_valid(source, LARGEST)
+    if adjacency == "replace-one" and source.rows is not None:
+        warn_large_delta(budget.delta, source.rows)
+    entropy = open_source(seed)
+    with charge.covering():
+        charge.debit()
+        return noisy_moments(source, index, points, beta, tau, lattice, charge.guarantee, entropy, n_threads)
 
 
 def check_columns(source: ReferenceSource, columns: int) -> None:
@@ -154,11 +180,9 @@ def noisy_moments(
     n_threads: int | None,
 ) -> Release:
     """One pass over the reference and one draw of noise: the spend has been made."""
-    sums = MomentSums(index, beta, tau, lattice, HOMOGENEOUS, n_threads)
-    for block in source.blocks():
-        sums.add(block)
+    task = SumTask(partial(MomentSums, index, beta, tau, lattice, HOMOGENEOUS))
     return Release(
-        values=noisy_sums(sums.total(), lattice, entropy, n_threads),
+        values=noisy_sums(source.run(task, n_threads).values, lattice, entropy, n_threads),
         features="moments",
         noise_scale=lattice.noise_scale,
         tau=tau,

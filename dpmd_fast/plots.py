@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +19,168 @@ Floats = NDArray[np.float64]
 _INK = "#1f2933"
 _MANIFOLD = "#9aa5b1"
 _COLORS = {"raw": "#d64545", "nonprivate": "#3e7cb1", "private": "#2f855a"}
+_LEFT = "#c05621"  # queries that came back unchanged
+_ROUNDS = ("#2f855a", "#3e7cb1", "#b7791f", "#805ad5")
+_WIDTH = 4.6  # inches, so that letters are readable at the width of a phone
+_WAYS = 400  # queries whose way is drawn
+_SIGNAL = "signal over noise of a chart, S/s"
+_LETTERS = 28  # of the name of an axis
+
+# A figure in a page must not depend on somebody's matplotlibrc, nor its bytes on the run.
+_STYLE = {
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 10.5,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "dpmd_fast",
+    "text.color": _INK,
+    "text.parse_math": False,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+}
+
+
+class Picture(NamedTuple):
+    """A figure for a page: a data URI, what it shows for those who cannot see it, and a caption."""
+
+    source: str
+    alt: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Where points are drawn: two columns of the data, or the first two principal axes of public points."""
+
+    center: Floats
+    axes: Floats  # (D, 2)
+    names: tuple[str, str]
+
+    def __call__(self, points: Any) -> Floats:
+        return (np.asarray(points, dtype=np.float64) - self.center) @ self.axes
+
+
+def plane_of(public: Floats, column_names: Sequence[str] | None = None) -> Plane:
+    """The plane in which to draw points of the space of `public`, which has at least two columns."""
+    D = public.shape[1]
+    if D == 2:
+        names = tuple(column_names) if column_names is not None else ("first column", "second column")
+        return Plane(np.zeros(2), np.eye(2), (_short(names[0]), _short(names[1])))
+    center = public.mean(axis=0)
+    scale = np.abs(public - center).max() or 1.0
+    _, values, vectors = np.linalg.svd((public - center) / scale, full_matrices=False)
+    axes = np.zeros((D, 2))
+    axes[:, : min(2, len(vectors))] = vectors[:2].T
+    axes *= np.where(axes[np.abs(axes).argmax(axis=0), [0, 1]] < 0.0, -1.0, 1.0)  # a sign of its own choice
+    energy = np.r_[values**2, 0.0] / max(float((values**2).sum()), 1e-300)
+    first, second = (f"principal axis {j + 1} ({100.0 * energy[j]:.3g} % of variance)" for j in (0, 1))
+    return Plane(center, axes, (first, second))
+
+
+def before_and_after(plane: Plane, raw: Floats, denoised: Floats, moved: NDArray[np.bool_]) -> list[Picture]:
+    """Two maps in one frame: raw queries; denoised ones, with the way that some of them went."""
+    from matplotlib.collections import LineCollection
+
+    start, end = plane(raw), plane(denoised)
+    frame = _Frame(start, end)
+    with _figure(height=_WIDTH) as (figure, done):
+        axis = _map_axis(figure, plane, frame)
+        _dots(axis, start, _COLORS["raw"], "queries")
+        first = done("Map of the raw queries", f"Queries as they came.{frame.note(start)}")
+    with _figure(height=_WIDTH) as (figure, done):
+        axis = _map_axis(figure, plane, frame)
+        some = np.flatnonzero(moved)[:: max(1, -(-int(moved.sum()) // _WAYS))]
+        ways = np.stack([start[some], end[some]], axis=1)
+        axis.add_collection(LineCollection(list(ways), colors=_MANIFOLD, linewidths=0.6, rasterized=True))
+        for rows, color, name in ((moved, _COLORS["private"], "moved"), (~moved, _LEFT, "unchanged")):
+            if rows.any():
+                _dots(axis, end[rows], color, name)
+        lines = f" Lines show the way of {len(some):,} of them." if len(some) else ""
+        second = done("Map of the denoised queries", f"Queries after denoising.{lines}{frame.note(end)}")
+    return [first, second]
+
+
+def chart_map(plane: Plane, raw: Floats, charts: Floats, signals: Floats) -> Picture:
+    """The charts of an atlas by their signal over noise, with the raw queries behind."""
+    behind, centers = plane(raw), plane(charts)
+    frame = _Frame(behind, centers)
+    with _figure(height=5.2) as (figure, done):
+        axis = _map_axis(figure, plane, frame)
+        _dots(axis, behind, _MANIFOLD, "queries")
+        shown = axis.scatter(
+            *centers.T,
+            c=signals,
+            norm="log" if signals.max() > 1.05 * signals.min() else None,
+            cmap="viridis",
+            s=16,
+            linewidths=0.3,
+            edgecolors="white",
+            rasterized=len(charts) > 500,
+            label="charts",
+        )
+        bar = figure.colorbar(shown, ax=axis, location="bottom", label=_SIGNAL, aspect=35)
+        _log_ticks(bar.ax.xaxis, float(signals.min()), float(signals.max()))
+        _legend(axis)
+        caption = (
+            f"The {len(charts):,} charts of round 1 by their signal, and the queries.{frame.note(centers)}"
+        )
+        return done("Map of the charts, coloured by signal over noise", caption)
+
+
+def move_histogram(moves: Floats, bandwidth: float | None) -> Picture:
+    """How far the queries that moved have moved; `moves` is not empty."""
+    with _figure(height=3.1) as (figure, done):
+        axis = figure.subplots()
+        beyond = _bars(axis, moves, _COLORS["private"])
+        middle = float(np.median(moves))
+        axis.axvline(middle, color=_INK, linewidth=1.2, label=f"median {middle:.4g}")
+        if bandwidth is not None and bandwidth <= axis.get_xlim()[1]:
+            axis.axvline(
+                bandwidth, color=_LEFT, linewidth=1.2, linestyle="--", label=f"bandwidth {bandwidth:.4g}"
+            )
+        axis.set_xlabel("distance between a query and its result")
+        axis.set_ylabel("queries")
+        _legend(axis)
+        caption = (
+            f"How far {len(moves):,} queries moved.{_beyond(beyond, 'moved farther than the axis shows')}"
+        )
+        return done("Histogram of the distances moved", caption)
+
+
+def signal_histogram(signals: Sequence[Floats], needed: float) -> Picture:
+    """Signal over noise of the charts of every round."""
+    with _figure(height=3.1) as (figure, done):
+        axis = figure.subplots()
+        everything = np.concatenate(list(signals))
+        low, high = min(float(everything.min()), needed) / 1.1, float(everything.max()) * 1.1
+        edges = np.geomspace(low, high, 31)
+        for number, values in enumerate(signals):
+            color = _ROUNDS[number % len(_ROUNDS)]
+            axis.hist(
+                values,
+                edges,
+                histtype="stepfilled",
+                color=color,
+                alpha=0.3,
+                edgecolor=color,
+                linewidth=1.4,
+                label=f"round {number + 1}",
+            )
+        axis.axvline(needed, color=_LEFT, linewidth=1.2, linestyle="--", label=f"least, {needed:g}")
+        axis.set_xscale("log")
+        axis.set_xlim(low, high)
+        _log_ticks(axis.xaxis, low, high)
+        axis.set_xlabel(_SIGNAL)
+        axis.set_ylabel("charts")
+        _legend(axis)
+        return done(
+            "Histogram of signal over noise of the charts",
+            f"Signal over noise of {len(everything):,} charts; those below {needed:g} are not used.",
+        )
 
 
 def denoising_panels(
@@ -25,13 +193,134 @@ def denoising_panels(
     figure.suptitle(title, color=_INK, fontsize=13)
     axes: Any = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axis, (name, kind, points, error) in zip(axes, panels, strict=True):
-        axis.plot(*np.vstack([manifold, manifold[:1]]).T, color=_MANIFOLD, linewidth=1.2, zorder=1)
-        axis.scatter(*points.T, s=7, color=_COLORS[kind], alpha=0.65, linewidths=0, zorder=2)
+        _panel(axis, manifold, kind, points)
         axis.set_title(name, color=_INK, fontsize=11)
         axis.set_xlabel(f"mean distance to the circle {error:.4f}", color=_INK)
-        axis.set_aspect("equal")
         axis.tick_params(colors=_INK, labelsize=8)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.15)
+
+
+def denoising_pictures(manifold: Floats, panels: list[tuple[str, str, Floats, float]]) -> list[Picture]:
+    """The panels of `denoising_panels` one by one, on common axes, for a page."""
+    everything = np.vstack([manifold, *(points for _, _, points, _ in panels)])
+    middle, half = (
+        0.5 * (everything.max(axis=0) + everything.min(axis=0)),
+        0.53 * np.ptp(everything, axis=0).max(),
+    )
+    pictures = []
+    for name, kind, points, error in panels:
+        with _figure(height=_WIDTH, width=_WIDTH) as (figure, done):
+            axis = figure.subplots()
+            _panel(axis, manifold, kind, points)
+            axis.set_xlim(middle[0] - half, middle[0] + half)
+            axis.set_ylim(middle[1] - half, middle[1] + half)
+            caption = f"{name[:1].upper()}{name[1:]}: mean distance to the circle {error:.4f}."
+            pictures.append(done(f"Points of: {name}", caption))
+    return pictures
+
+
+def _panel(axis: Any, manifold: Floats, kind: str, points: Floats) -> None:
+    axis.plot(*np.vstack([manifold, manifold[:1]]).T, color=_MANIFOLD, linewidth=1.2, zorder=1)
+    axis.scatter(*points.T, s=7, color=_COLORS[kind], alpha=0.65, linewidths=0, zorder=2, rasterized=True)
+    axis.set_aspect("equal")
+
+
+@contextmanager
+def _figure(height: float, width: float = _WIDTH) -> Iterator[tuple[Any, Callable[[str, str], Picture]]]:
+    """A figure, and a function that makes a picture of it from an alternative text and a caption."""
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    with style.context(["default", _STYLE]):
+        figure = Figure(figsize=(width, height), layout="constrained")
+
+        def done(alt: str, caption: str) -> Picture:
+            out = io.BytesIO()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a column's name
+                figure.savefig(out, format="svg", dpi=220, metadata={"Date": None, "Creator": None})
+            return Picture(
+                f"data:image/svg+xml;base64,{base64.b64encode(out.getvalue()).decode('ascii')}", alt, caption
+            )
+
+        yield figure, done
+
+
+class _Frame:
+    """A square around nearly all points: half a percent may be beyond each side of a set of them."""
+
+    def __init__(self, *sets: Floats) -> None:
+        lows = [np.quantile(points, 0.005, axis=0, method="lower") for points in sets]
+        highs = [np.quantile(points, 0.995, axis=0, method="higher") for points in sets]
+        low, high = np.min(lows, axis=0), np.max(highs, axis=0)
+        middle = 0.5 * (low + high)
+        half = 0.55 * float((high - low).max())
+        half = half if half > 0.0 else 0.5 * float(np.abs(middle).max()) or 1.0  # all points are one
+        self.low, self.high = middle - half, middle + half
+
+    def note(self, points: Floats) -> str:
+        outside = ((points < self.low) | (points > self.high)).any(axis=1)
+        return _beyond(int(outside.sum()), "lie beyond the frame")
+
+
+def _map_axis(figure: Any, plane: Plane, frame: _Frame) -> Any:
+    axis = figure.subplots()
+    axis.set_xlim(frame.low[0], frame.high[0])
+    axis.set_ylim(frame.low[1], frame.high[1])
+    axis.set_aspect("equal")
+    axis.set_xlabel(plane.names[0])
+    axis.set_ylabel(plane.names[1])
+    return axis
+
+
+def _dots(axis: Any, points: Floats, color: str, name: str) -> None:
+    axis.scatter(*points.T, s=5, color=color, alpha=0.55, linewidths=0, rasterized=True, label=name)
+    _legend(axis)
+
+
+def _legend(axis: Any) -> None:
+    """Above the axis, where nothing is drawn."""
+    axis.legend(
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=4,
+        markerscale=2.0,
+        borderaxespad=0.2,
+        handlelength=1.2,
+        columnspacing=1.2,
+    )
+
+
+def _bars(axis: Any, values: Floats, color: str) -> int:
+    """Histogram from 0 to a little above nearly all values; how many are beyond."""
+    top = float(np.quantile(values, 0.995)) * 1.05
+    if not top > 0.0:
+        top = float(values.max()) or 1.0
+    counts, edges = np.histogram(values, bins=40, range=(0.0, top))
+    axis.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color=color, alpha=0.75)
+    axis.set_xlim(0.0, top)
+    return int((values > top).sum())
+
+
+def _log_ticks(axis: Any, low: float, high: float) -> None:
+    """Ticks that are written out: 1, 2, 5 times powers of ten, or three numbers if there are too few."""
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    ticks = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    if len(ticks) > 7:
+        ticks = [tick for tick in ticks if f"{tick:e}".startswith("1")]
+    if len(ticks) < 2:
+        ticks = np.geomspace(low, high, 3).tolist() if low < high else [low]
+    axis.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
+def _beyond(count: int, what: str) -> str:
+    return f" {count:,} {what}." if count else ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LETTERS else text[: _LETTERS - 1] + "…"

@@ -7,6 +7,7 @@ The result carries a `Guarantee` that says so.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,12 +19,15 @@ from dpmd_fast.kernels.tangents import covariance_at, padded_width
 from dpmd_fast.kernels.tridiagonal import top_subspaces
 from dpmd_fast.privacy.accounting import checked, gdp_mu
 from dpmd_fast.privacy.budget import Budget
-from dpmd_fast.privacy.entropy import open_source
+from dpmd_fast.privacy.charge import Charge, Receipt, budget_parameters, open_account
+from dpmd_fast.privacy.entropy import EntropySource, open_source
 from dpmd_fast.privacy.guarantee import Guarantee, paper_guarantee, warn_large_delta
+from dpmd_fast.privacy.ledger import Ledger
 from dpmd_fast.privacy.mechanism import lost_in_rounding, noisy_projectors
 from dpmd_fast.privacy.sensitivity import projector_bound
 from dpmd_fast.reference import Floats
 from dpmd_fast.validation import (
+    Points,
     check_budget,
     check_enough,
     checked_choice,
@@ -43,6 +47,7 @@ class ProjectorRelease:
     basis: Floats = field(repr=False)  # (D, dim), orthonormal columns
     noise_scale: float
     guarantee: Guarantee
+    receipt: Receipt | None = field(default=None, repr=False)  # of the ledger that paid
 
 
 def dp_projector(
@@ -54,6 +59,8 @@ def dp_projector(
     calibration: str = "classic",
     sensitivity_constant: float = 1.0,
     *,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    dataset: str | None = None,
     seed: int | None = None,
 ) -> ProjectorRelease:
     """Algorithm 1 of the paper, DP-Projector: a private tangent space at one public point.
@@ -76,19 +83,25 @@ def dp_projector(
         which is proved for epsilon <= 1 and refused above; ``"budget"`` is ``Delta_P / budget.mu``.
     sensitivity_constant : float
         C of Lemma 1. The printed algorithm has C = 1.
+    ledger : Ledger or path, optional
+        Pays for the release: the debit is made before the reference is looked at, or refused with
+        `BudgetExceeded`. Without a ledger nothing but this release is counted.
+    dataset : str, optional
+        The name of the reference in the ledger.
     seed : int, optional
-        Makes the run reproducible, and not private.
+        Makes the run reproducible, and not private; not with a ledger.
 
     Returns
     -------
     ProjectorRelease
-        With ``.projector``, ``.basis``, ``.noise_scale`` and ``.guarantee``.
+        With ``.projector``, ``.basis``, ``.noise_scale``, ``.guarantee`` and, if a ledger paid, ``.receipt``.
 
     Notes
     -----
     Where fewer than dim + 1 reference points lie in the ball, the projector that noise is added to is
     zero: the result then has no tangent in it, and does not say so, since saying so is not paid for.
     """
+    account = open_account(ledger, dataset, seed)
     reference = checked_points("Y", Y)
     n, D = reference.shape
     h, d, _ = checked_geometry(bandwidth, dim, 2.0, D)
@@ -113,7 +126,27 @@ def dp_projector(
         lost_in_rounding=lost_in_rounding(scale, 1.0),
         released="one projector",
     )
+    charge = Charge(
+        account,
+        guarantee,
+        "a projector at a public point",
+        mechanism="projector, Algorithm 1",
+        parameters=budget_parameters(
+            budget, columns=D, bandwidth=h, dim=d, calibration=calibration, sensitivity_constant=constant
+        ),
+        reference=reference,
+    )
     warn_large_delta(budget.delta, n)
+    with charge.covering():
+        charge.debit()
+        basis = _noisy_basis(reference, point, h, d, scale, source)
+    return ProjectorRelease(basis @ basis.T, basis, scale, charge.guarantee, charge.receipt)
+
+
+def _noisy_basis(
+    reference: Points, point: Floats, h: float, d: int, scale: float, source: EntropySource
+) -> Floats:
+    D = len(point)
     covariance, count = covariance_at(build_index(reference, h), point)
     width = padded_width(D)
     padded = np.zeros((1, width, width))
@@ -123,8 +156,7 @@ def dp_projector(
         V = top_subspaces(padded, D, d, 1)[0]
         padded[0] = V.T @ V
     noisy = noisy_projectors(padded, D, np.array([scale]), source, 1)
-    basis = np.ascontiguousarray(top_subspaces(noisy, D, d, 1)[0, :, :D].T)
-    return ProjectorRelease(basis @ basis.T, basis, scale, guarantee)
+    return np.ascontiguousarray(top_subspaces(noisy, D, d, 1)[0, :, :D].T)
 
 
 def _classic_mu(budget: Budget) -> float:

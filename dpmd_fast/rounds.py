@@ -7,8 +7,9 @@ left over lie about the map so far, and correct it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,8 @@ from dpmd_fast.privacy.lattice import Lattice, choose_lattice
 from dpmd_fast.privacy.mechanism import noisy_sums
 from dpmd_fast.release import HOMOGENEOUS as C
 from dpmd_fast.release import OCCUPIED
-from dpmd_fast.sums import ExactSums, MomentSums, ResidualSums
+from dpmd_fast.sums import MomentSums, ResidualSums
+from dpmd_fast.tasks import PartialSums, SumTask
 
 FIRST_SHARE = 0.35  # of the budget of three rounds, for round 1
 _LEAST_NORMAL = 0.15  # h_N in units of the bandwidth
@@ -46,19 +48,14 @@ class Charts(NamedTuple):
 class Mechanism:
     """Everything a round needs to spend: passes over the private records, noise, adjacency."""
 
-    blocks: Callable[[], Iterator[Floats]]  # starts a pass over the records
+    run: Callable[[SumTask], PartialSums]  # one pass over the records
     entropy: EntropySource
     adjacency: Adjacency
     n_threads: int | None
 
-    def release(
-        self, sums: ExactSums, lattice: Lattice, features: Callable[[Floats], Floats] | None = None
-    ) -> Floats:
-        """One pass over the records, or what `features` makes of each block, and one draw of noise."""
-        with np.errstate(all="ignore"):  # a warning would tell that some record is not finite
-            for block in self.blocks():
-                sums.add(block if features is None else features(block))
-        return noisy_sums(sums.total(), lattice, self.entropy, self.n_threads)
+    def release(self, task: SumTask, lattice: Lattice) -> Floats:
+        """One pass over the records and one draw of noise."""
+        return noisy_sums(self.run(task).values, lattice, self.entropy, self.n_threads)
 
 
 class FirstRelease(NamedTuple):
@@ -75,7 +72,7 @@ def release_anchors(mechanism: Mechanism, anchors: Floats, h: float, mu: float) 
     index = build_index(anchors, h, mechanism.n_threads)
     tau = CLIP_SHARE * float(record_norms(index, anchors, 2.0, C, mechanism.n_threads).max())
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
-    values = mechanism.release(MomentSums(index, 2.0, tau, lattice, C, mechanism.n_threads), lattice)
+    values = mechanism.release(SumTask(partial(MomentSums, index, 2.0, tau, lattice, C)), lattice)
     return FirstRelease(values, lattice.noise_scale, anchors, h)
 
 
@@ -171,8 +168,7 @@ def residual_round(
     still = np.zeros_like(anchors)
     tau = CLIP_SHARE * float(residual_norms(frames, anchors, still, C, mechanism.n_threads).max())
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
-    sums = ResidualSums(fields, frames, tau, lattice, C, mechanism.n_threads)
-    values = mechanism.release(sums, lattice)
+    values = mechanism.release(SumTask(partial(ResidualSums, fields, frames, tau, lattice, C)), lattice)
     s = lattice.noise_scale
     mass = values[:, -1, -1] / C
     ok = mass > OCCUPIED * s / C

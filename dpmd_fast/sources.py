@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from dpmd_fast.columns import (
     values,
 )
 from dpmd_fast.validation import Points
+
+if TYPE_CHECKING:
+    from dpmd_fast.tasks import PartialSums, Task
 
 _BLOCK_BYTES = 8 * 2**20
 _FEWEST_ROWS = 1024  # by default: below it, wide records would be summed a handful at a time
@@ -77,6 +80,10 @@ class ReferenceSource(ABC):
     @abstractmethod
     def blocks(self) -> Iterator[Points]:
         """C-contiguous blocks of rows, from the first row; views of an array where that is possible."""
+
+    def run(self, task: Task, n_threads: int | None = None) -> PartialSums:
+        """What `task` makes of all records, in one pass."""
+        return task.on(self.blocks(), n_threads)
 
 
 class ArraySource(ReferenceSource):

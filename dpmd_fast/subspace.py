@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from dpmd_fast.kernels.features import subspace_coordinates, subspace_points
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.rounds import NORMAL_DEVIATIONS, C, Mechanism
 from dpmd_fast.sums import FeatureSums
+from dpmd_fast.tasks import SumTask
 
 LEAST_COLUMNS = 8  # below, the charts live in all of R^D
 FIND_SHARE, REFINE_SHARE = 0.08, 0.12  # of the total mu^2
@@ -50,15 +52,8 @@ def outline(mechanism: Mechanism, public: Floats, mu: float) -> Outline | None:
     radius = _SPREAD * math.sqrt(float(((public - center) ** 2).sum(axis=1).mean()))
     tau = CLIP_SHARE * C
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
-    sums = FeatureSums(D + 1, tau, lattice, mechanism.n_threads)
-
-    def features(Y: Floats) -> Floats:
-        out = np.empty((len(Y), D + 1))
-        out[:, :D] = (Y - center) / radius
-        out[:, D] = math.sqrt(C)
-        return out
-
-    values = mechanism.release(sums, lattice, features)[0]
+    view = partial(_whole_features, center, radius)
+    values = mechanism.release(SumTask(partial(FeatureSums, D + 1, tau, lattice), (view,)), lattice)[0]
     mass = values[D, D] / C
     if not mass > 0.0:
         return None
@@ -87,18 +82,8 @@ def refine(mechanism: Mechanism, found: Outline, mu: float) -> Subspace:
     normal = NORMAL_DEVIATIONS * math.sqrt(outside)
     tau = CLIP_SHARE * C
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
-    sums = FeatureSums(q + D + 1, tau, lattice, mechanism.n_threads)
-
-    def features(Y: Floats) -> Floats:
-        inside, rest = subspace_coordinates(Y, origin, basis, mechanism.n_threads)
-        with np.errstate(over="ignore", invalid="ignore"):
-            weight = np.maximum(0.0, 1.0 - (rest * rest).sum(axis=1) / (normal * normal))
-            out = np.concatenate([inside / radius, rest / normal, np.full((len(Y), 1), math.sqrt(C))], axis=1)
-            out *= weight[:, None]
-        out[~(weight > 0.0)] = 0.0
-        return out
-
-    values = mechanism.release(sums, lattice, features)[0]
+    view = partial(_split_features, origin, basis, radius, normal)
+    values = mechanism.release(SumTask(partial(FeatureSums, q + D + 1, tau, lattice), (view,)), lattice)[0]
     order = np.r_[q + D, :q]
     gram, cross = values[order[:, None], order], values[order, q : q + D]
     units = normal * np.r_[math.sqrt(C), np.full(q, 1.0 / radius)]
@@ -109,3 +94,24 @@ def refine(mechanism: Mechanism, found: Outline, mu: float) -> Subspace:
     coefficients -= coefficients @ basis @ basis.T
     turned = np.linalg.qr(basis + coefficients[1:].T)[0]
     return Subspace(origin + coefficients[0], np.ascontiguousarray(turned))
+
+
+def _whole_features(center: Floats, radius: float, Y: Floats, n_threads: int | None = None) -> Floats:
+    """(y - m) / R and sqrt(c) of each record."""
+    out = np.empty((len(Y), len(center) + 1))
+    out[:, :-1] = (Y - center) / radius
+    out[:, -1] = math.sqrt(C)
+    return out
+
+
+def _split_features(
+    origin: Floats, basis: Floats, radius: float, normal: float, Y: Floats, n_threads: int | None = None
+) -> Floats:
+    """Coordinates of each record in a subspace, what is outside it, and sqrt(c), weighted by the latter."""
+    inside, rest = subspace_coordinates(Y, origin, basis, n_threads)
+    with np.errstate(over="ignore", invalid="ignore"):
+        weight = np.maximum(0.0, 1.0 - (rest * rest).sum(axis=1) / (normal * normal))
+        out = np.concatenate([inside / radius, rest / normal, np.full((len(Y), 1), math.sqrt(C))], axis=1)
+        out *= weight[:, None]
+    out[~(weight > 0.0)] = 0.0
+    return out

@@ -22,7 +22,7 @@ from dpmd_fast.kernels.residuals import ResidualFrames, add_residual_block, feat
 from dpmd_fast.privacy.lattice import Lattice
 
 Rows = NDArray[np.floating[Any]]
-_MOST = 1 << 62
+MOST = 1 << 62
 
 
 class ExactSums(ABC):
@@ -30,11 +30,11 @@ class ExactSums(ABC):
 
     def __init__(self, locations: int, features: int, width: int, bound: int) -> None:
         self._features = features
-        self._bound = bound
+        self.bound = bound
         self._recent = np.zeros((locations, width, width))
         self._totals: NDArray[np.int64] | None = None
         self._recent_rows = 0
-        self._rows = 0
+        self.rows = 0
 
     @abstractmethod
     def _add_block(self, Y: Rows) -> None:
@@ -46,16 +46,16 @@ class ExactSums(ABC):
 
     def add(self, Y: Rows) -> None:
         """Add the rows of `Y`."""
-        if (self._rows + len(Y)) * self._bound >= _MOST:
+        if (self.rows + len(Y)) * self.bound >= MOST:
             raise OverflowError("too many records for 64-bit sums at this budget")
-        size = min(block_rows(len(self._recent)), (EXACT - 1) // self._bound)
+        size = min(block_rows(len(self._recent)), (EXACT - 1) // self.bound)
         for start in range(0, len(Y), size):
             block = Y[start : start + size]
-            if (self._recent_rows + len(block)) * self._bound >= EXACT:
+            if (self._recent_rows + len(block)) * self.bound >= EXACT:
                 self._settle()
             self._add_block(block)
             self._recent_rows += len(block)
-        self._rows += len(Y)
+        self.rows += len(Y)
 
     def total(self) -> NDArray[np.int64]:
         """The sums (K, F, F) in the order of the locations, symmetric."""

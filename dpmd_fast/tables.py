@@ -91,7 +91,7 @@ def _transform_arrow(atlas: Atlas, table: Any, n_threads: int | None) -> Any:
     import pyarrow as pa
 
     chosen = _choose(atlas, table.schema.names, table.schema.types, arrow_number_type)
-    schema = _schema_after(table.schema, chosen)
+    schema = schema_after(table.schema, chosen)
 
     def transformed(part: Any) -> Any:
         whole = part if isinstance(part, pa.Table) else pa.Table.from_batches([part])
@@ -112,7 +112,7 @@ def _transform_arrow(atlas: Atlas, table: Any, n_threads: int | None) -> Any:
     return transformed(table)
 
 
-def _schema_after(schema: Any, chosen: Chosen) -> Any:
+def schema_after(schema: Any, chosen: Chosen) -> Any:
     """The schema with the types of the moved columns."""
     import pyarrow as pa
 

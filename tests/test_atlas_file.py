@@ -365,11 +365,11 @@ def test_edited_with_an_arrow_library(tmp_path):
 
 
 def test_a_newer_version(tmp_path):
-    data = _sealed({**_metadata(PLAIN), "more": 1}, _arrays(PLAIN), version=2)
-    newer = r" was written by a newer version of dpmd-fast: its format is 2, this version reads 1$"
+    data = _sealed({**_metadata(PLAIN), "more": 1}, _arrays(PLAIN), version=3)
+    newer = r" was written by a newer version of dpmd-fast: its format is 3, this version reads 2$"
     assert re.match(newer, refusal_of(tmp_path, data))
     changed = rewritten(
-        saved(tmp_path), change_text=lambda text: text.replace(b'"version":1', b'"version":2')
+        saved(tmp_path), change_text=lambda text: text.replace(b'"version":1', b'"version":3')
     )
     assert re.match(newer, refusal_of(tmp_path, changed))
     assert "there is no format 0" in refusal_of(

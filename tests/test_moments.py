@@ -558,7 +558,7 @@ def test_more_records_than_64_bits_hold_are_refused():
     setting = Setting(np.zeros((1, 2)), 1.0)
     sums = MomentSums(setting.index, 2.0, setting.tau, setting.lattice, HOMOGENEOUS)
     sums.add(np.zeros((3, 2)))
-    sums._rows = (1 << 62) // setting.bound - 2
+    sums.rows = (1 << 62) // setting.bound - 2
     ref = sums.total()
     with pytest.raises(OverflowError, match="64-bit"):
         sums.add(np.zeros((3, 2)))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Decimal
 from typing import Literal, TypeAlias
 
-from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_mu
+from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_epsilon, gdp_mu
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 
@@ -195,16 +197,83 @@ def certified_guarantee(
     return Guarantee(budget.epsilon, budget.delta, mu, adjacency, holds, statement, conditions)
 
 
+_ALONE = (
+    "No ledger was given: nothing but this release is counted here. Another one on the same reference spends "
+    "anew, and the mu^2 of all add up."
+)
+_COUNTED = (
+    "This release was charged to a ledger, which keeps the sum over all releases charged to the same data "
+    "set; releases made without it add to that."
+)
 _CERTIFIED = (
     "One record is one row: somebody with k rows has k times the mu.",
     "Locations, bandwidth and all other parameters are public or follow from earlier releases.",
-    "Only this spend is covered: others on the same reference add up.",
+    _ALONE,
     "Running time and memory are not protected, nor is what was done to the reference before.",
 )
 _VALIDATED = (
     "The reference was checked for non-finite and huge values before the spend; that it passed is not "
     "covered by the budget (on_invalid='drop' does without the check)."
 )
+
+
+def counted(guarantee: Guarantee) -> Guarantee:
+    """The same guarantee of a release that is charged to a ledger."""
+    conditions = tuple(_COUNTED if text == _ALONE else text for text in guarantee.conditions)
+    return replace(guarantee, conditions=conditions)
+
+
+def total_guarantee(
+    dataset: str,
+    total: Budget,
+    *,
+    mu: float,
+    adjacency: Adjacency,
+    releases: int,
+    conditional: Sequence[str],
+) -> Guarantee:
+    """Guarantee of everything that a ledger has sold of one data set, at the delta of its total.
+
+    Parameters
+    ----------
+    dataset : str
+        Its name in the ledger.
+    total : Budget
+        The declared total; not claimed, but never exceeded.
+    mu : float
+        What was spent so far.
+    adjacency : {"replace-one", "add-remove"}
+    releases : int
+        Number of spends.
+    conditional : sequence of str
+        What those spends were for that are private under conditions only.
+    """
+    epsilon = min(total.epsilon, gdp_epsilon(mu, total.delta))
+    claim = f"({_not_below(epsilon)}, {total.delta:g})-differential privacy under {adjacency} adjacency"
+    released = f"all that was charged to {dataset!r} so far, {releases} spend(s)"
+    conditions: tuple[str, ...] = (
+        "Every spend costs what was entered for it; releases that did not go through the ledger are not "
+        "counted.",
+        "One record is one row: somebody with k rows has k times the mu.",
+    )
+    if conditional:
+        named = ", ".join(sorted(set(conditional))[:5])
+        statement = f"Conditional: for {released}, {claim} holds if the conditions of {named} do."
+        more = (
+            f"{len(conditional)} of the spends hold under conditions that their own guarantees name: {named}."
+        )
+        holds: Holds = "conditional"
+        conditions = (more, *conditions)
+    else:
+        statement = f"Unconditional: for {released}, {claim} holds for every data set."
+        holds = "unconditional"
+    return Guarantee(epsilon, total.delta, mu, adjacency, holds, statement, conditions)
+
+
+def _not_below(number: float) -> str:
+    """Six digits, rounded up: a statement must not claim less than the number."""
+    digits = Decimal(number)
+    return f"{float(digits.quantize(Decimal(1).scaleb(digits.adjusted() - 5), ROUND_CEILING)):g}"
 
 
 def _paper_bounds(n: int, dim: int, h: float, constant: float, lemma: int) -> str:
@@ -229,7 +298,7 @@ def _model_conditions(n: int, dim: int, h: float, lemma: int) -> tuple[str, str]
 
 
 _UNCOVERED = (
-    "Only this run is covered: another run on the same reference spends anew, and the sum is not kept here.",
+    _ALONE,
     "The bound has units: rescaling the data changes the noise relative to the data, and with h above 1 and "
     "a large d there is almost none.",
     "Choices that depend on the records and that no budget pays for are not covered: the no_neighbor test "

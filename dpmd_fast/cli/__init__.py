@@ -1,0 +1,94 @@
+"""The command line `dpmd-fast`: one module for each group of verbs.
+
+Nothing but click is imported before a verb does its work, so that ``--help`` is quick. Errors are one line
+on standard error and exit code 2 (`errors`); results go to standard output, as text or with ``--json`` as one
+object (`console`).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from dpmd_fast import __version__
+from dpmd_fast.cli.console import one_line_warnings
+from dpmd_fast.cli.denoise import denoise
+from dpmd_fast.cli.errors import PROGRAM, tell
+from dpmd_fast.cli.ledger import ledger
+from dpmd_fast.cli.preprocess import preprocess
+from dpmd_fast.cli.release import fit, plan
+from dpmd_fast.cli.runs import demo, experiment, report
+from dpmd_fast.cli.transform import transform
+
+INTERRUPTED, TERMINATED = 130, 143
+
+
+class _InOrder(click.Group):
+    """Verbs in the order in which one meets them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(
+    cls=_InOrder,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Every verb has --help with an example, and --json for machines.",
+    no_args_is_help=False,
+    invoke_without_command=True,
+)
+@click.version_option(__version__, prog_name=PROGRAM)
+@click.pass_context
+def commands(context: click.Context) -> None:
+    """Denoise public points with a private reference, under differential privacy.
+
+    \b
+    Inside, where the private records are:   plan, ledger create, fit
+    Anywhere, as often as you like:          transform
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for verb in (demo, plan, fit, transform, denoise, ledger, preprocess, experiment, report):
+    commands.add_command(verb)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code is 0, 2 for what can be put right, or 130 if interrupted."""
+    try:
+        with _terminable(), one_line_warnings():
+            given = sys.argv[1:] if arguments is None else list(arguments)
+            code = commands.main(args=given, prog_name=PROGRAM, standalone_mode=False)
+            sys.stdout.flush()
+            return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(f"{PROGRAM}: interrupted; nothing was written, and what was spent stays spent", err=True)
+        return INTERRUPTED
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except Exception as error:
+        return tell(error)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Clean up on SIGTERM as well, as schedulers send it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,144 @@
+"""The verb ledger: declare data sets, and show what was spent on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpmd_fast.cli.console import answer
+from dpmd_fast.cli.options import adjacency_option, columns_option, json_option
+
+if TYPE_CHECKING:
+    from dpmd_fast.privacy.ledger import Ledger
+
+_ledger_option = click.option("--ledger", "path", required=True, metavar="FILE", help="The ledger.")
+
+
+@click.group(short_help="Keep the budget of data sets in a file.", no_args_is_help=False)
+def ledger() -> None:
+    """Keep the privacy budget of named data sets in a file.
+
+    \b
+    Example:
+      dpmd-fast ledger create --ledger budget.db --dataset clinic --epsilon 3 --delta 1e-6
+      dpmd-fast ledger show --ledger budget.db
+    """
+
+
+@ledger.command(
+    epilog="""\b
+Example:
+  dpmd-fast ledger create --ledger budget.db --dataset clinic --epsilon 3 --delta 1e-6
+"""
+)
+@_ledger_option
+@click.option("--dataset", required=True, metavar="NAME", help="A public name for the reference.")
+@click.option("--epsilon", type=float, required=True, help="Of all that may ever be spent.")
+@click.option("--delta", type=float, required=True, help="Of all that may ever be spent.")
+@adjacency_option
+@click.option(
+    "--bind-to",
+    "references",
+    multiple=True,
+    metavar="FILE",
+    help="Bind the name to this reference by a fingerprint; the ledger is then as private as the records.",
+)
+@columns_option
+@json_option
+def create(
+    path: str,
+    dataset: str,
+    epsilon: float,
+    delta: float,
+    adjacency: Any,
+    references: tuple[str, ...],
+    columns: Sequence[str] | None,
+    as_json: bool,
+) -> None:
+    """Declare a data set and all that may ever be spent on it. A total is final."""
+    from dpmd_fast.privacy.ledger import Ledger
+
+    fingerprint = None
+    if references:
+        from dpmd_fast.cli.reference import open_private
+
+        fingerprint = Ledger.fingerprint_of(open_private(references, columns))
+    book = Ledger(path)
+    book.create(dataset, epsilon, delta, adjacency, fingerprint=fingerprint)
+    total = book.total(dataset)
+    answer(
+        as_json,
+        {"ledger": book.path, "dataset": _account(book, dataset)},
+        [
+            f"{dataset!r} may spend ({total.epsilon:g}, {total.delta:g}) under {total.adjacency} adjacency, "
+            f"mu^2 = {total.mu2:.4g}."
+        ],
+    )
+
+
+@ledger.command(
+    epilog="""\b
+Example:
+  dpmd-fast ledger show --ledger budget.db --dataset clinic
+"""
+)
+@_ledger_option
+@click.option("--dataset", metavar="NAME", help="One data set.  [default: all]")
+@json_option
+def show(path: str, dataset: str | None, as_json: bool) -> None:
+    """Show totals, spends and what is left."""
+    from dpmd_fast.privacy.ledger import Ledger
+
+    book = Ledger(path)
+    names = book.datasets() if dataset is None else (dataset,)
+    accounts = [_account(book, name) for name in names]
+    lines = [line for account in accounts for line in _lines(account)]
+    answer(as_json, {"ledger": book.path, "datasets": accounts}, lines or ["No data set has been declared."])
+
+
+def _account(book: Ledger, name: str) -> dict[str, Any]:
+    from dpmd_fast.privacy.budget import Budget
+
+    total, left = book.total(name), book.remaining(name)
+    spends = [
+        {
+            "id": spend.id,
+            "time": spend.time,
+            "what": spend.what,
+            "mechanism": spend.mechanism,
+            "mu2": spend.mu2,
+            "holds": spend.holds,
+            "parameters": spend.parameters,
+            "files": spend.files,
+        }
+        for spend in book.history(name)
+    ]
+    return {
+        "name": name,
+        "epsilon": total.epsilon,
+        "delta": total.delta,
+        "adjacency": total.adjacency,
+        "bound": total.fingerprint is not None,
+        "mu2": total.mu2,
+        "remaining_mu2": left,
+        "remaining_epsilon": Budget.from_rho(left / 2.0, total.delta).epsilon
+        if left > 1e-12 * total.mu2
+        else 0.0,
+        "guarantee": book.guarantee(name),
+        "spends": spends,
+    }
+
+
+def _lines(account: dict[str, Any]) -> list[str]:
+    share = math.floor(1000.0 * account["remaining_mu2"] / account["mu2"]) / 10.0
+    worth = math.floor(1000.0 * account["remaining_epsilon"]) / 1000.0
+    total = f"({account['epsilon']:g}, {account['delta']:g}) under {account['adjacency']} adjacency"
+    lines = [f"{account['name']}: {total}; {share:g} % is left, worth epsilon = {worth:g}"]
+    for spend in account["spends"]:
+        files = "".join(f" -> {name}" for name in spend["files"][-1:])
+        paid = f"mu^2 = {spend['mu2']:.4g}"
+        lines.append(f"  {spend['id']:>4}  {spend['time']:%Y-%m-%d %H:%M}  {paid}  {spend['what']}{files}")
+    return [*lines, f"  {account['guarantee']}"]

@@ -1,0 +1,143 @@
+"""The verb preprocess: make the JSON file that fit takes, from public points or for a budget."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dpmd_fast.cli.console import aligned, answer, progress
+from dpmd_fast.cli.options import (
+    account_of,
+    adjacency_option,
+    budget_of,
+    columns_option,
+    force_option,
+    json_option,
+    ledger_options,
+)
+from dpmd_fast.cli.outcome import check_outputs, overspend_explained, rescued
+
+if TYPE_CHECKING:
+    from dpmd_fast.preprocess import Preprocessor
+
+
+@click.command(
+    short_help="Scales of columns, from public points or for a budget.",
+    epilog="""\b
+Example:
+  dpmd-fast preprocess --public queries.parquet -o scales.json
+  dpmd-fast preprocess --reference reference.parquet --bounds bounds.json --epsilon 0.5 --delta 1e-6 \\
+      --ledger budget.db --dataset clinic -o private-scales.json
+""",
+)
+@click.option("--public", metavar="FILE", help="Public points whose medians and MADs to take; costs nothing.")
+@click.option("--reference", "references", multiple=True, metavar="FILE", help="Or: the private records.")
+@click.option(
+    "--bounds", metavar="FILE.json", help='With --reference: public limits, {"column": [low, high]}.'
+)
+@columns_option
+@click.option("--log", default="auto", show_default=True, help="Columns to log: auto, all, none or A,B,...")
+@click.option("--clip", type=float, default=8.0, show_default=True, help="In scaled units.")
+@click.option("--epsilon", type=float, help="Of the budget, with --reference.")
+@click.option("--delta", type=float, help="Of the budget, with --reference.")
+@adjacency_option
+@ledger_options
+@click.option("-o", "--output", required=True, metavar="FILE.json", help="The preprocessor.")
+@force_option
+@json_option
+def preprocess(
+    public: str | None,
+    references: tuple[str, ...],
+    bounds: str | None,
+    columns: Sequence[str] | None,
+    log: str,
+    clip: float,
+    epsilon: float | None,
+    delta: float | None,
+    adjacency: Any,
+    ledger: str | None,
+    dataset: str | None,
+    no_ledger: bool,
+    output: str,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Find centre and scale of columns, and which to log, for fit --preprocess."""
+    check_outputs((output,), force, (public, *references, bounds, ledger))
+    if (public is None) == (not references):
+        raise click.UsageError("--public or --reference: one of them must be given")
+    if public is not None:
+        if bounds is not None or epsilon is not None or delta is not None or ledger is not None or dataset:
+            raise click.UsageError("--public costs nothing: must be given without bounds, budget and ledger")
+        made = _from_public(public, columns, _logs(log), clip)
+    else:
+        if bounds is None or epsilon is None or delta is None:
+            raise click.UsageError("--bounds, --epsilon and --delta: must be given with --reference")
+        limits = _bounds_of(bounds, columns)
+        budget = budget_of(epsilon, delta, "gdp")
+        account = account_of(ledger, dataset, no_ledger)
+        from dpmd_fast.cli.reference import Watched, open_private
+        from dpmd_fast.preprocess_release import private_preprocessor
+
+        source = open_private(references, list(limits))
+        with (
+            progress("reading the reference", " rows" if adjacency == "replace-one" else None) as bar,
+            overspend_explained(delta),
+        ):
+            made = private_preprocessor(
+                Watched(source, bar),
+                bounds=limits,
+                budget=budget,
+                log=_logs(log),
+                clip=clip,
+                adjacency=adjacency,
+                **account,
+            )
+    text = json.dumps(made.to_dict(), indent=1) + "\n"
+    rescued(output, lambda path: _write(text, path, force))
+    names = made.column_names or tuple(map(str, range(made.n_columns)))
+    rows = [
+        (name, f"{'log, ' if logged else ''}center {center:.4g}, scale {scale:.4g}")
+        for name, center, scale, logged in zip(names, made.center, made.scale, made.log, strict=True)
+    ]
+    promise = [] if made.guarantee is None else [str(made.guarantee)]
+    answer(as_json, {"output": output, **made.to_dict()}, [*aligned(rows), *promise])
+
+
+def _from_public(path: str, columns: Sequence[str] | None, log: Any, clip: float) -> Preprocessor:
+    from dpmd_fast.files import read_points
+    from dpmd_fast.preprocess import Preprocessor
+
+    points, names = read_points(path, columns)
+    return Preprocessor.from_public(points, log=log, clip=clip, column_names=names)
+
+
+def _logs(text: str) -> Any:
+    return {"auto": "auto", "all": True, "none": False}.get(text, text.split(","))
+
+
+def _bounds_of(path: str, columns: Sequence[str] | None) -> dict[str, Any]:
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{path} does not exist: must be a JSON file of bounds")
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict) or not values:
+        raise ValueError(f'{path}: must be a JSON object such as {{"age": [0, 120]}}')
+    missing = [repr(name) for name in columns or () if name not in values]
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(missing)}: must have bounds for each of --columns")
+    return {name: values[name] for name in (columns or values)}
+
+
+def _write(text: str, path: str, force: bool) -> None:
+    from dpmd_fast.files import appearing
+
+    with appearing(path, overwrite=force) as partial, open(partial, "w", encoding="utf-8") as file:
+        file.write(text)

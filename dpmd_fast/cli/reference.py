@@ -1,0 +1,151 @@
+"""The private reference of a command, and the public points beside it.
+
+Nothing said here about the reference shows a value, a row or a count.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dpmd_fast.cli.console import Bar
+from dpmd_fast.io import open_reference
+from dpmd_fast.sources import ReferenceSource, identity
+from dpmd_fast.validation import Points
+
+_IN_MEMORY = (".csv",)
+_ARROW = (".arrow", ".feather", ".ipc")
+
+
+def open_private(
+    paths: Sequence[str], columns: Sequence[str] | None, batch_rows: int | None = None
+) -> ReferenceSource:
+    """The reference in one or several Parquet files, or in one .arrow, .csv or .npy file."""
+    suffixes = {os.path.splitext(path)[1].lower() for path in paths}
+    chosen = None if columns is None else list(columns)
+    others = suffixes & {*_ARROW, *_IN_MEMORY, ".npy"}
+    if not others:
+        return open_reference(list(paths), columns=chosen, batch_rows=batch_rows)
+    if len(paths) > 1:
+        raise ValueError(f"--reference: several files must all be Parquet; {sorted(others)[0]} was given")
+    path, suffix = paths[0], suffixes.pop()
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{path} does not exist: must be a file")
+    # Errors of the readers may quote what they read; raised outside, so that they are not even a context.
+    try:
+        reference = _load(path, suffix, chosen)
+    except Exception:
+        reference = None
+    if reference is None:
+        kind = {".csv": "CSV file with numbers in the chosen columns", ".npy": "two-dimensional .npy array"}
+        raise ValueError(
+            f"{path} could not be read: it is damaged, not a {kind.get(suffix, 'Arrow IPC file')}, lacks a "
+            "column, or its permissions do not allow it"
+        )
+    return open_reference(reference, columns=chosen, batch_rows=batch_rows)
+
+
+def _load(path: str, suffix: str, columns: list[str] | None) -> Any:
+    if suffix == ".npy":
+        import numpy as np
+
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    import pyarrow as pa
+
+    if suffix in _ARROW:
+        return pa.ipc.open_file(pa.memory_map(path)).read_all()
+    from pyarrow import csv
+
+    types = None if columns is None else dict.fromkeys(columns, pa.float64())
+    options = csv.ConvertOptions(column_types=types, include_columns=columns)
+    return csv.read_csv(path, convert_options=options)
+
+
+def names_in(path: str) -> tuple[str, ...] | None:
+    """Names of the columns of a reference, which are public; None where it has none or cannot be read."""
+    suffix = os.path.splitext(path)[1].lower()
+    try:
+        if suffix == ".npy":
+            return None
+        if suffix in (*_ARROW, *_IN_MEMORY):
+            from dpmd_fast.formats import open_batches
+
+            with open_batches(path) as incoming:
+                return tuple(incoming.schema.names)
+        import pyarrow.parquet as pq
+
+        return tuple(pq.read_schema(path).names)
+    except Exception:  # told by whoever reads it
+        return None
+
+
+def check_apart(paths: Sequence[str], public: str, name: str) -> None:
+    """Refuse public points from a file of the reference."""
+    if identity(public) is not None and identity(public) in {identity(path) for path in paths}:
+        raise ValueError(
+            f"{name}: {public} is the reference; must be public points, since taking them from the private "
+            "reference would void the guarantee"
+        )
+
+
+def matched(
+    paths: Sequence[str], public: str, name: str, columns: Sequence[str] | None
+) -> tuple[Points, tuple[str, ...] | None]:
+    """Public points of a file, and the names of the columns to take from the reference.
+
+    Columns are those that `columns` names, or all of the public file. An array has no names: then the
+    reference must be one, too, or `columns` names the columns of the reference in the order of the array.
+    """
+    from dpmd_fast.files import read_points
+
+    check_apart(paths, public, name)
+    public_array = public.lower().endswith(".npy")
+    points, names = read_points(public, None if public_array else columns)
+    if paths[0].lower().endswith(".npy"):
+        if names is not None:
+            raise ValueError(
+                f"{name}: {public} has named columns and {paths[0]} has none; must both be .npy or tables"
+            )
+        if columns is not None:
+            raise ValueError("--columns: must not be given for .npy files, which have no names")
+        return points, None
+    if names is None:
+        if columns is None:
+            raise ValueError(
+                f"{name}: {public} has no names; give --columns, the names of the columns of {paths[0]} in "
+                "the same order"
+            )
+        names = tuple(columns)
+    if len(names) != points.shape[1]:
+        raise ValueError(f"--columns: {len(names)} names for {points.shape[1]} columns of {public}")
+    there = names_in(paths[0])
+    missing = [] if there is None else [repr(one) for one in names if one not in there]
+    if missing:
+        raise ValueError(
+            f"{paths[0]} lacks column(s) {', '.join(missing[:20])} of {public}: choose columns that both "
+            "have, with --columns"
+        )
+    return points, names
+
+
+class Watched(ReferenceSource):
+    """A source that tells a progress bar how many rows were read, if that number is public."""
+
+    def __init__(self, source: ReferenceSource, bar: Bar) -> None:
+        super().__init__(
+            source.reference,
+            n_columns=source.n_columns,
+            column_names=source.column_names,
+            rows=source.rows,
+            dtype=source.dtype,
+            batch_rows=source.batch_rows,
+            rereadable=source.rereadable,
+        )
+        self._source, self._bar, self._read = source, bar, 0
+
+    def blocks(self) -> Iterator[Points]:
+        for block in self._source.blocks():
+            yield block
+            self._read += len(block)
+            self._bar(self._read)

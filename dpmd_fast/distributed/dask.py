@@ -1,0 +1,141 @@
+"""Dask arrays and dataframes as references, and through an atlas.
+
+One task per partition, on one thread each: a worker runs as many at a time as it has threads. Results of
+tasks are merged eight at a time, so no process holds the sums of more than a few partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmd_fast.columns import is_of, pandas_number_type, places_of
+from dpmd_fast.distributed.engine import EngineSource, without_receipt
+from dpmd_fast.sources import ArraySource, PandasSource
+from dpmd_fast.tasks import PartialSums, Task
+from dpmd_fast.validation import check_range
+
+if TYPE_CHECKING:
+    from dpmd_fast.atlas import Atlas
+
+_AT_ONCE = 8  # partial sums merged by one task
+
+
+def is_dask_array(value: object) -> bool:
+    return is_of(value, "dask.array", "Array")
+
+
+def is_dask_frame(value: object) -> bool:
+    return is_of(value, "dask.dataframe", "DataFrame")
+
+
+class DaskSource(EngineSource):
+    """A Dask array (rows, D), or a dataframe."""
+
+    def __init__(self, reference: Any, columns: tuple[str, ...] | None) -> None:
+        if is_dask_array(reference):
+            if columns is not None:
+                raise ValueError(
+                    "columns selects by name, and an array has no names: must be None for an array"
+                )
+            if reference.ndim != 2:
+                raise ValueError(
+                    f"reference has {reference.ndim} dimension(s): must have 2 (rows are points)"
+                )
+            if np.isnan(reference.shape[1]):
+                raise ValueError("reference does not tell its number of columns: it must, as shape[1]")
+            count = reference.shape[0]
+            super().__init__(
+                reference,
+                self._sums,
+                n_columns=int(reference.shape[1]),
+                column_names=None,
+                rows=None if np.isnan(count) else int(count),
+            )
+            whole = reference.rechunk({1: -1})
+            self._parts = list(whole.to_delayed().ravel())
+            self._open: Callable[[Any], Iterator[Any]] = _array_blocks
+            return
+        names = [str(name) for name in reference.columns]
+        places = places_of(columns, names, "reference")
+        others = [
+            names[place] for place in places if pandas_number_type(reference.dtypes.iloc[place]) is None
+        ]
+        if others:
+            raise ValueError(
+                f"reference has {len(others)} column(s) that are not numeric, {others[0]!r} among them: name "
+                "those to use with columns="
+            )
+        chosen = tuple(names[place] for place in places)
+        super().__init__(reference, self._sums, n_columns=len(chosen), column_names=chosen, rows=None)
+        self._parts = list(reference[[reference.columns[place] for place in places]].to_delayed())
+        self._open = _frame_blocks
+
+    def _sums(self, task: Task) -> list[PartialSums]:
+        import dask
+
+        sent = dask.delayed(task, pure=False)
+        on_part, merge = dask.delayed(_on_part, pure=False), dask.delayed(_merge, pure=False)
+        parts = [on_part(sent, self._open, part) for part in self._parts]
+        while len(parts) > 1:
+            parts = [merge(sent, parts[at : at + _AT_ONCE]) for at in range(0, len(parts), _AT_ONCE)]
+        return list(dask.compute(*parts))
+
+
+def _on_part(task: Task, blocks: Callable[[Any], Iterator[Any]], part: Any) -> PartialSums:
+    return task.on(blocks(part), n_threads=1)
+
+
+def _merge(task: Task, parts: Sequence[PartialSums]) -> PartialSums:
+    return task.merge(parts)
+
+
+def _array_blocks(part: Any) -> Iterator[Any]:
+    return ArraySource(np.asarray(part), None, None).blocks()
+
+
+def _frame_blocks(part: Any) -> Iterator[Any]:
+    return PandasSource(part, None, None).blocks()
+
+
+def transform_dask(atlas: Atlas, Z: Any) -> Any:
+    """A Dask array or dataframe moved, lazily; of an array also the status, as a Dask array ``status_``."""
+    alone = without_receipt(atlas)
+    if is_dask_frame(Z):
+        meta = alone.transform(_one_row(Z._meta)).iloc[:0]
+        return Z.map_partitions(_move_frame, alone, meta=meta, enforce_metadata=False)
+    import dask
+    import dask.array as da
+
+    if Z.ndim != 2 or Z.shape[1] != atlas.n_columns:
+        raise ValueError(f"Z has shape {Z.shape}: must have {atlas.n_columns} columns")
+    whole = Z.rechunk({1: -1})
+    dtype = np.dtype(np.float32 if Z.dtype == np.float32 else np.float64)
+    sent = dask.delayed(alone, pure=False)
+    pairs = [dask.delayed(_move, pure=False, nout=2)(sent, block) for block in whole.to_delayed().ravel()]
+    rows = whole.chunks[0]
+    moved = [
+        da.from_delayed(pair[0], (count, Z.shape[1]), dtype) for pair, count in zip(pairs, rows, strict=True)
+    ]
+    status = [da.from_delayed(pair[1], (count,), "U7") for pair, count in zip(pairs, rows, strict=True)]
+    object.__setattr__(atlas, "status_", da.concatenate(status))
+    return da.concatenate(moved)
+
+
+def _one_row(empty: Any) -> Any:
+    """A row of ones and empty texts with the columns and types of a frame, to see what they become."""
+    return empty._constructor({name: [1] for name in empty.columns}).astype(empty.dtypes.to_dict())
+
+
+def _move_frame(frame: Any, atlas: Atlas) -> Any:
+    return atlas.transform(frame, 1)
+
+
+def _move(atlas: Atlas, block: Any) -> tuple[Any, Any]:
+    points = np.asarray(block)
+    if points.dtype not in (np.float32, np.float64):
+        points = points.astype(np.float64)
+    check_range("Z", points)
+    return atlas.move(points, 1)

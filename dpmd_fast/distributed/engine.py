@@ -1,0 +1,112 @@
+"""Any engine that maps batches: four functions and a reference that calls back.
+
+    reference = engine_reference(run, columns=["x", "y"], rows=10**9)
+    atlas = release_atlas(reference, anchors, dim=1, budget=...)
+
+`run(task)` is the engine's part: it applies ``partial_sums(task, arrow_batches(batches, columns))`` to every
+partition, in any process, and returns the results in any order, each partition once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmd_fast.columns import as_type, checked_columns, places_of, values
+from dpmd_fast.privacy.accounting import checked_integer
+from dpmd_fast.sources import ReferenceSource
+from dpmd_fast.tasks import PartialSums, Task
+from dpmd_fast.validation import Points
+
+if TYPE_CHECKING:
+    from dpmd_fast.atlas import Atlas
+
+
+def engine_reference(
+    run: Callable[[Task], Iterable[PartialSums]],
+    *,
+    columns: Sequence[str] | int,
+    rows: int | None = None,
+) -> ReferenceSource:
+    """A private reference for `release_moments` and `release_atlas` whose records stay in an engine.
+
+    Parameters
+    ----------
+    run : callable
+        Takes a task and returns the `partial_sums` of all partitions, each exactly once; a partition that was
+        computed twice must be returned once. It is called for every pass: several times for an atlas.
+    columns : list of str, or int
+        Names of the columns, or their number, in the order in which the batches hold them.
+    rows : int, optional
+        Number of records, where that is public; `release_atlas` then needs no ``n_public``.
+    """
+    if not callable(run):
+        raise ValueError("run: must be a function of a task")
+    names = None if isinstance(columns, int) else checked_columns(list(columns))
+    width = checked_integer("columns", columns, minimum=1) if isinstance(columns, int) else len(names or ())
+    if rows is not None:
+        rows = checked_integer("rows", rows, minimum=1)
+    return EngineSource(run, run, n_columns=width, column_names=names, rows=rows)
+
+
+class EngineSource(ReferenceSource):
+    """Records that never come here: tasks go to them."""
+
+    def __init__(
+        self,
+        reference: Any,
+        run: Callable[[Task], Iterable[PartialSums]],
+        *,
+        n_columns: int,
+        column_names: tuple[str, ...] | None,
+        rows: int | None,
+    ) -> None:
+        super().__init__(
+            reference,
+            n_columns=n_columns,
+            column_names=column_names,
+            rows=rows,
+            dtype=np.dtype(np.float64),
+            batch_rows=None,
+        )
+        self._run = run
+
+    def blocks(self) -> Iterator[Points]:
+        raise ValueError(
+            "reference is held by an engine: release_moments and release_atlas send sums to where the "
+            "records are; anything else needs an array, a table or files"
+        )
+
+    def run(self, task: Task, n_threads: int | None = None) -> PartialSums:
+        return task.merge(self._run(task))
+
+
+def arrow_batches(batches: Iterable[Any], columns: Sequence[str] | None = None) -> Iterator[Points]:
+    """Arrow record batches as arrays (rows, D), for `partial_sums`; missing values become NaN.
+
+    Parameters
+    ----------
+    batches : iterable of pyarrow.RecordBatch or Table
+    columns : list of str, optional
+        Columns to take, in this order; all by default.
+    """
+    wide = np.dtype(np.float64)
+    for batch in batches:
+        places = places_of(None if columns is None else tuple(columns), batch.schema.names, "a batch")
+        if batch.num_rows:
+            yield np.stack([values(as_type(batch.column(place), wide)) for place in places], axis=1)
+
+
+def transform_batches(atlas: Atlas, batches: Iterable[Any], n_threads: int | None = 1) -> Iterator[Any]:
+    """Arrow record batches with the columns of the atlas moved, one for one; the others pass through."""
+    alone = without_receipt(atlas)
+    for batch in batches:
+        yield alone.transform(batch, n_threads)
+
+
+def without_receipt(atlas: Atlas) -> Atlas:
+    """A copy to be sent to workers: nothing of a ledger in it."""
+    return replace(atlas, receipt=None)

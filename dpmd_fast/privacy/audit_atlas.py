@@ -1,0 +1,200 @@
+"""An atlas under audit: each of its releases by pairs of neighbours, all of them together, and one whole run.
+
+The releases of a real run are noted where they are made. Given what was released before, later sums are fixed
+functions of the records, so the sums of neighbours can be computed for the run as it went.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+from dpmd_fast import rounds
+from dpmd_fast.atlas import Atlas
+from dpmd_fast.atlas_release import release_atlas
+from dpmd_fast.privacy.audit import Finding, Kind, audit_one_run, audit_pair
+from dpmd_fast.privacy.audit_cases import BUDGET, MANY, scaled
+from dpmd_fast.privacy.audit_pairs import Floats, Integers, Pair, Part, farthest, log_ratio, recorded
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.lattice import Lattice
+from dpmd_fast.privacy.mechanism import noisy_sums
+from dpmd_fast.sums import MomentSums, ResidualSums
+from dpmd_fast.tasks import SumTask, through
+
+CANARIES = 430
+_SPACING = 2.05  # of their places, in bandwidths: no anchor sees two
+_PUBLIC_SPACING = 0.46
+_DENSITY = 100  # records per bandwidth
+_DELTA = 1e-6  # the bound for one run pays 2 m delta
+_ONE_RUN = Budget(4.5, _DELTA)  # mu = 0.93
+
+
+class Released(NamedTuple):
+    """One release of a run: what was summed, the sums of all records, what became of them."""
+
+    task: SumTask
+    lattice: Lattice
+    total: Integers
+    values: Floats
+
+    def sums_of(self, records: Floats) -> Integers:
+        """What records add to the sums."""
+        return self.task.on([records], 1).values
+
+    def locations(self) -> Floats:
+        """Where a round looks, in the order of the sums."""
+        sums = self.task.make(n_threads=1)
+        assert isinstance(sums, MomentSums | ResidualSums)
+        index = sums._index if isinstance(sums, MomentSums) else sums._frames.centers
+        out = np.empty((len(index.order), index.columns))
+        out[index.order] = index.rows[:, : index.columns]
+        return out
+
+
+def run_atlas(
+    reference: Floats, public: Floats, budget: Budget = BUDGET, noise: float = 1.0, **options: Any
+) -> tuple[Atlas, list[Released]]:
+    """A real run with its releases; with `noise` other than 1, of a mechanism that is broken."""
+
+    def weaker(sums: Integers, lattice: Lattice, *rest: Any) -> Floats:
+        return noisy_sums(sums, replace(lattice, deviation=round(noise * lattice.deviation)), *rest)
+
+    with ExitStack() as stack:
+        if noise != 1.0:
+            stack.enter_context(patch.object(rounds, "noisy_sums", weaker))
+        sums = stack.enter_context(recorded(rounds, "noisy_sums"))
+        calls = stack.enter_context(recorded(rounds.Mechanism, "release"))
+        atlas = release_atlas(reference, public, dim=1, budget=budget, **options)
+    releases: list[Released] = []
+    for (_, task, lattice), values in calls:
+        total = sums[len(releases)].arguments[0]
+        if not task.views and atlas.subspace is not None:  # the rounds are in coordinates of the subspace
+            task = through(task, atlas.subspace.down)
+        releases.append(Released(task, lattice, total, values))
+    return atlas, releases
+
+
+def pairs(effort: float) -> Iterator[Finding]:
+    """Two releases for the subspace, round 1 and two residual rounds, alone and together."""
+    rng = np.random.default_rng(5)
+    plane = np.linalg.qr(rng.normal(size=(8, 2)))[0]
+
+    def circle(n: int, scatter: float) -> Floats:
+        angles = rng.uniform(0.0, 2.0 * math.pi, n)
+        points = np.column_stack([np.cos(angles), np.sin(angles)]) @ plane.T
+        return points + scatter * rng.normal(size=(n, 8))
+
+    atlas, releases = run_atlas(circle(20_000, 0.02), circle(300, 0.05), bandwidth=0.8, rounds=3, cover=0.5)
+    names = [what for what, _ in atlas.spends]
+    if len(releases) != 5 or len(names) != 5:
+        raise RuntimeError("the run of the atlas under audit did not come to five releases")
+    off_curve = circle(20, 0.02) * rng.uniform(0.2, 3.0, (20, 1)) + 0.3 * rng.normal(size=(20, 8))
+    records = np.concatenate([circle(30, 0.01), off_curve, 1e3 * circle(5, 0.1), np.zeros((1, 8))])
+    contributions = [[made.sums_of(record[None]) for record in records] for made in releases]
+    for number, (name, made, alone) in enumerate(zip(names, releases, contributions, strict=True)):
+        i, j = farthest(alone)
+        base = made.total
+        pair = Pair([Part(base + alone[i], base + alone[j], made.lattice)])
+        yield audit_pair(
+            f"atlas, {name.split(' at ')[0]}",
+            "core",
+            math.sqrt(atlas.spends[number][1]),
+            pair.draw,
+            scaled(3 * MANY // 2 if number < 2 else MANY, effort),
+            direction=pair.direction,
+            pair=pair.mu,
+        )
+    yield _together(atlas, releases, contributions, effort)
+
+
+def _together(
+    atlas: Atlas, releases: list[Released], contributions: list[list[Integers]], effort: float
+) -> Finding:
+    """The pair that is farthest apart over all releases, each in units of its noise."""
+    joint = [
+        np.concatenate(
+            [one.ravel() / made.lattice.deviation for one, made in zip(parts, releases, strict=True)]
+        )
+        for parts in zip(*contributions, strict=True)
+    ]
+    i, j = farthest(joint)
+    pair = Pair(
+        [
+            Part(made.total + alone[i], made.total + alone[j], made.lattice)
+            for made, alone in zip(releases, contributions, strict=True)
+        ],
+        projected=True,
+    )
+    return audit_pair(
+        "atlas, all releases together",
+        "core",
+        atlas.guarantee.mu,
+        pair.draw,
+        scaled(MANY // 2, effort),
+        direction=pair.direction,
+        pair=pair.mu,
+    )
+
+
+def one_run(effort: float) -> Iterator[Finding]:
+    """One call of `release_atlas` with canaries."""
+    canaries = CANARIES if effort >= 0.1 else CANARIES // 2
+    yield audit_canaries("atlas, one run", "mechanism", _ONE_RUN, guesses=0.15, canaries=canaries)
+
+
+def audit_canaries(
+    name: str, kind: Kind, budget: Budget, *, guesses: float, canaries: int = CANARIES, noise: float = 1.0
+) -> Finding:
+    """One run over records along a line, where a fair coin puts each canary in one of two places.
+
+    The attacker knows all but the coins. A share `guesses` of the canaries is guessed.
+    """
+    rng = np.random.default_rng()
+    places = 2.0 + _SPACING * np.arange(2 * canaries)
+    length = places[-1] + 2.0
+
+    def along(x: Floats) -> Floats:
+        return np.column_stack([x, 0.05 * rng.normal(size=len(x))])
+
+    sides = np.column_stack([places, np.zeros_like(places)]).reshape(canaries, 2, 2)
+    coins = rng.integers(0, 2, canaries).astype(np.bool_)
+    chosen = sides[np.arange(canaries), coins.astype(np.intp)]
+    background = along(rng.uniform(0.0, length, int(_DENSITY * length)))
+    public = along(np.arange(0.0, length, _PUBLIC_SPACING))
+    reference = rng.permutation(np.concatenate([background, chosen]))
+    atlas, releases = run_atlas(reference, public, budget, noise, bandwidth=1.0, rounds=3)
+    scores, mu2 = np.zeros(canaries), np.zeros(canaries)
+    for made in releases:
+        others = made.total - made.sums_of(chosen)
+        first, second = (others + made.sums_of(sides[:, side]) for side in (0, 1))
+        owner = np.abs(made.locations()[:, :1] - places).argmin(axis=1) // 2
+        for i in range(canaries):
+            where = owner == i
+            # the first side of a canary is there, or the second, and of its neighbours neither is in reach
+            part = Part(first[where], second[where], made.lattice)
+            scores[i] += log_ratio(part, made.values[where])
+            apart = (part.second - part.first).astype(np.float64) / made.lattice.deviation
+            mu2[i] += float((apart * apart).sum())
+    return audit_one_run(
+        name,
+        kind,
+        atlas.guarantee.mu,
+        scores,
+        coins,
+        max(1, int(guesses * canaries)),
+        what="release_atlas, one run",
+        pair=math.sqrt(float(np.median(mu2))) / noise,
+        delta=_DELTA,
+    )
+
+
+GROUPS: tuple[tuple[str, Callable[[float], Iterable[Finding]]], ...] = (
+    ("releases of an atlas", pairs),
+    ("one run of an atlas", one_run),
+)

@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+PYTEST = $(BIN)/pytest -n 2 --dist loadfile
+DOCTEST = $(BIN)/python -m doctest README.md docs/distributed.md -o NORMALIZE_WHITESPACE -o ELLIPSIS
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: demo test test-all lint compare bench audit clean
@@ -28,14 +30,14 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 test: lint
-	DPMD_FAST_CACHE=0 $(BIN)/pytest -m "not slow"
-	NUMBA_DISABLE_JIT=1 $(BIN)/pytest -m "kernels and not slow"
-	$(BIN)/python -m doctest README.md -o NORMALIZE_WHITESPACE -o ELLIPSIS
+	$(PYTEST) -m "not slow"
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "kernels and not slow"
+	$(DOCTEST)
 
 test-all: lint
-	DPMD_FAST_CACHE=0 $(BIN)/pytest
-	NUMBA_DISABLE_JIT=1 $(BIN)/pytest -m kernels
-	$(BIN)/python -m doctest README.md -o NORMALIZE_WHITESPACE -o ELLIPSIS
+	$(PYTEST)
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -m kernels
+	$(DOCTEST)
 
 audit: $(VENV)/.installed-test
 	$(BIN)/python -m dpmd_fast.privacy.audit

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from dpmd_fast.moments import release_moments
     from dpmd_fast.paper import ManifoldDenoiser, paper_bandwidth
     from dpmd_fast.planning import Plan, plan
+    from dpmd_fast.preprocess import Preprocessor
+    from dpmd_fast.preprocess_release import PreprocessWarning, private_preprocessor
     from dpmd_fast.privacy.budget import Budget, BudgetExceeded
     from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning
     from dpmd_fast.privacy.ledger import Ledger
     from dpmd_fast.privacy.search import EmpiricalSensitivity, empirical_sensitivity
     from dpmd_fast.projector import ProjectorRelease, dp_projector
     from dpmd_fast.release import Release
+    from dpmd_fast.report import write_report
     from dpmd_fast.warm import warmup
 
 __version__ = "0.1.0"
@@ -39,6 +42,8 @@ __all__ = [
     "Ledger",
     "ManifoldDenoiser",
     "Plan",
+    "PreprocessWarning",
+    "Preprocessor",
     "ProjectorRelease",
     "Release",
     "dp_projector",
@@ -46,9 +51,11 @@ __all__ = [
     "gradient_descent",
     "paper_bandwidth",
     "plan",
+    "private_preprocessor",
     "release_atlas",
     "release_moments",
     "warmup",
+    "write_report",
 ]
 
 _HOMES = {
@@ -59,12 +66,15 @@ _HOMES = {
     "moments": ("release_moments",),
     "paper": ("ManifoldDenoiser", "paper_bandwidth"),
     "planning": ("Plan", "plan"),
+    "preprocess": ("Preprocessor",),
+    "preprocess_release": ("PreprocessWarning", "private_preprocessor"),
     "privacy.budget": ("Budget", "BudgetExceeded"),
     "privacy.guarantee": ("Guarantee", "LargeDeltaWarning"),
     "privacy.ledger": ("Ledger",),
     "privacy.search": ("EmpiricalSensitivity", "empirical_sensitivity"),
     "projector": ("ProjectorRelease", "dp_projector"),
     "release": ("Release",),
+    "report": ("write_report",),
     "warm": ("warmup",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -515,7 +515,38 @@ def test_points_that_are_put_back(source, tmp_path, monkeypatch):
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), points)
 
 
-# --- memory
+# --- threads and memory
+
+
+@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+def test_the_threading_layer_does_not_show(tmp_path, layer):
+    code = """
+        import sys
+        import numba, numpy as np
+        from test_files import ATLAS, MOVED, Z
+        from dpmd_fast import formats
+        from dpmd_fast.files import transform_file
+        formats._MOST_ROWS = formats._FEWEST_ROWS = 64
+        np.save("in.npy", Z)
+        for threads in (None, 1, 2):
+            transform_file(ATLAS, "in.npy", "out.npy", overwrite=True, n_threads=threads)
+            np.testing.assert_array_equal(np.load("out.npy"), MOVED)
+        assert numba.threading_layer() == sys.argv[1]
+    """
+    environment = {
+        "NUMBA_THREADING_LAYER": layer,
+        "PYTHONPATH": os.path.dirname(__file__),
+        "DPMD_FAST_CACHE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), layer],
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
@@ -542,7 +573,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     def peak(rows):
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code), str(rows), str(tmp_path)],
-            env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)},
+            env={**os.environ, "PYTHONPATH": os.path.dirname(__file__), "DPMD_FAST_CACHE": "1"},
             capture_output=True,
             text=True,
             timeout=600,

@@ -107,7 +107,7 @@ def measure(item: Row, profile: Profile) -> Tables:
     m = min(QUICK_QUERIES if profile.quick else QUERIES, len(order) // 4)
     queries, references = np.sort(order[:m]), np.sort(order[m:])
     preprocess = Preprocessor.from_public(people.markers[queries], column_names=MARKERS)
-    Z, Y = preprocess.forward(people.markers[queries]), preprocess.forward(people.markers[references])
+    Z, Y = (preprocess.forward(people.markers[rows]).astype(np.float64) for rows in (queries, references))
     settings: list[dict[str, Value]] = []
     moved: dict[str, Floats] = {}
     for method, epsilon, delta, run in _methods(Z, Y):

@@ -57,14 +57,14 @@ def _geometry(rows: Sequence[Row]) -> str:
         own = [row for row in rows if row["method"] == method]
         metrics = [f"{_mean(own, metric):.3g}" for metric in METRICS]
         h = _mean(own, "bandwidth")
-        C = [row["C"] for row in own if row["C"] is not None]
+        C = [float(row["C"]) for row in own if row["C"] is not None]
         lines.append(
             [
                 method,
                 str(own[0]["holds"]),
                 f"{h:.3g}" if h == h else "",
                 str(own[0]["dim"] or ""),
-                f"{statistics.fmean(C):.2g}" if C else "",  # type: ignore[type-var]
+                f"{statistics.fmean(C):.2g}" if C else "",
                 f"{_mean(own, 'noise'):.2g}" if C else "",
                 f"{100.0 * _mean(own, 'moved'):.0f} %",
                 *metrics,

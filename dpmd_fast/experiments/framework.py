@@ -148,14 +148,14 @@ class Journal:
             path.write_text(json.dumps(dict(run)) + "\n", "utf-8")
             return
         text = path.read_text("utf-8", errors="replace")
-        whole = text[: text.rfind("\n") + 1]
+        whole = text
         lines = whole.splitlines()
         if not lines:
             path.write_text(json.dumps(dict(run)) + "\n", "utf-8")
             return
         try:
             first, *others = map(json.loads, lines)
-            if False:
+            if first != dict(run):
                 raise ValueError(
                     f"{path} belongs to another run: {_told(first)}, and this is {_told(run)}; choose "
                     "another folder, or delete it to begin again"

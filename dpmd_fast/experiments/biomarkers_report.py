@@ -27,7 +27,7 @@ DRAWN = {
     "certified direct, delta = 1e-06": PURPLE,
     "atlas, delta = 1e-06": GREEN,
 }
-_ARROWS = 300
+_ARROWS = 200
 
 
 def table(tables: Tables, profile: Profile) -> str:
@@ -41,7 +41,7 @@ def table(tables: Tables, profile: Profile) -> str:
     ]
     for model in dict.fromkeys(str(row["model"]) for row in risk):
         parts.append(
-            f"## C-index, Cox model {model}\n\nSplit of seed 0: value and 95 % bootstrap interval over the "
+            f"## C-index, Cox model: {model}\n\nSplit of seed 0: value and 95 % bootstrap interval over the "
             "queries.\n\n" + _concordance(risk, model)
         )
         parts.append(
@@ -134,8 +134,11 @@ def _displacement(points: Sequence[Row]) -> Figure:
         axis.set_title(_lines(method))
         axis.set_xlabel("principal axis 1")
     axes[0].set_ylabel("principal axis 2")
-    spread = max(abs(value) for place in start for value in place)
-    axes[0].set(xlim=(-1.15 * spread, 1.15 * spread), ylim=(-1.15 * spread, 1.15 * spread))
+    for values, limits in zip(zip(*start, strict=True), (axes[0].set_xlim, axes[0].set_ylim), strict=True):
+        ordered = sorted(values)
+        edge = len(ordered) // 100  # one in a hundred on each side may lie beyond the frame
+        low, high = ordered[edge], ordered[-1 - edge]
+        limits(low - 0.15 * (high - low), high + 0.15 * (high - low))
     figure.suptitle(
         f"Displacement of {len(start[::step]):,} of the public queries, in the plane of their principal axes",
         color=INK,
@@ -202,7 +205,7 @@ def _endpoints(risk: Sequence[Row]) -> Figure:
                 label=method,
             )
         axis.axvline(0.0, color=GREY, linewidth=1.0)
-        axis.set_title(f"Cox model {model}")
+        axis.set_title(f"Cox model: {model}")
         axis.set_xlabel("C-index minus that of the raw queries")
     events = {str(row["endpoint"]): row["events_queries"] for row in own}
     axes[0].set_yticks([-j for j in range(len(endpoints))], labels=[f"{e} ({events[e]})" for e in endpoints])

@@ -127,7 +127,9 @@ class Experiment:
     def _checked_data(self, data: str | os.PathLike[str] | None) -> Path | None:
         if data is None:
             if self.needs_data:
-                raise ValueError(f"data = None: {self.name} needs the folder of its data sets")
+                raise ValueError(
+                    f"data = None: {self.name} needs the folder of its data sets; give --data DIR"
+                )
             return None
         if not Path(data).is_dir():
             raise ValueError(f"data = {os.fsdecode(data)!r}: must be a folder that is there")
@@ -148,7 +150,7 @@ class Journal:
             path.write_text(json.dumps(dict(run)) + "\n", "utf-8")
             return
         text = path.read_text("utf-8", errors="replace")
-        whole = text
+        whole = text[: text.rfind("\n") + 1]
         lines = whole.splitlines()
         if not lines:
             path.write_text(json.dumps(dict(run)) + "\n", "utf-8")

@@ -175,11 +175,10 @@ def _scores(rows: Sequence[Row], profile: Profile) -> Figure:
                 for x, name in zip(places, sets, strict=True)
                 if name in PAPER
             ]
-            first = {"label": "the paper's value"} if k == 0 else {}
+            label = "the paper's value" if k == 0 else "_nolegend_"
             if given:
-                axis.plot(
-                    *zip(*given, strict=True), "D", color=ORANGE, markersize=4, markeredgecolor=INK, **first
-                )
+                x, y = zip(*given, strict=True)
+                axis.plot(x, y, "D", color=ORANGE, markersize=4, markeredgecolor=INK, label=label)
     axis.set_xticks(range(len(sets)), labels=[_label(rows, name) for name in sets])
     axis.set_ylim(0.0, 1.0)
     axis.set_ylabel("ARI of k-means on the queries")
@@ -247,7 +246,7 @@ def _values(
 
 
 def _epsilons(rows: Sequence[Row]) -> list[float]:
-    return sorted({float(row["epsilon"]) for row in rows if row["epsilon"] is not None})  # type: ignore[arg-type]
+    return sorted({float(row["epsilon"]) for row in rows if row["epsilon"] is not None})
 
 
 def _median(rows: Sequence[Row], column: str) -> float:

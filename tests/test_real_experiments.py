@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import numpy as np
 import pyarrow as pa
@@ -259,33 +260,39 @@ def test_local_metrics_of_unmoved_queries():
     assert found["far"]["knn_distance"].min() > 100.0
 
 
-@pytest.mark.filterwarnings("error")
-def test_biomarkers_run_on_made_up_people(tmp_path):
-    write_people(tmp_path)
-    out = tmp_path / "out"
-    paths = BIOMARKERS.run(out, quick=True, data=tmp_path)
-    names = {path.rsplit("/", 1)[-1] for path in paths}
+@pytest.fixture(scope="module")
+def people_run(tmp_path_factory):
+    """A folder with made-up people, and with the results of a run on them."""
+    folder = tmp_path_factory.mktemp("people")
+    write_people(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        paths = BIOMARKERS.run(folder / "out", quick=True, data=folder)
+    return folder, [path.rsplit("/", 1)[-1] for path in paths]
+
+
+def test_biomarkers_run_on_made_up_people(people_run):
+    folder, names = people_run
     figures = {"displacement.png", "geometry.png", "endpoints.png"}
-    assert names == figures | {"results.parquet", "risk.parquet", "points.parquet", "table.md"}
-    risk = pq.read_table(out / "risk.parquet").to_pylist()
+    assert set(names) == figures | {"results.parquet", "risk.parquet", "points.parquet", "table.md"}
+    risk = pq.read_table(folder / "out" / "risk.parquet").to_pylist()
     raw = [row for row in risk if row["method"] == "Raw" and row["endpoint"] == "any cause"]
     assert len(raw) == 2
     assert all(row["c"] > 0.6 and row["change"] == 0.0 for row in raw)
-    assert {row["endpoint"] for row in risk} == set(biomarkers.ENDPOINTS)
     assert all(row["c_low"] <= row["c"] <= row["c_high"] for row in raw)
-    results = pq.read_table(out / "results.parquet").to_pylist()
+    assert {row["endpoint"] for row in risk} == set(biomarkers.ENDPOINTS)
+    results = pq.read_table(folder / "out" / "results.parquet").to_pylist()
     holds = {row["method"]: row["holds"] for row in results}
     assert holds["atlas, delta = 1e-06"] == "unconditional"
     assert holds["Nonprivate-MD"] == "not private"
-    lost = next(row for row in results if row["method"] == "Raw")
-    assert lost["jaccard"] == 1.0
+    assert next(row["jaccard"] for row in results if row["method"] == "Raw") == 1.0
 
 
-def test_a_run_that_is_there_is_not_measured_again(tmp_path, monkeypatch):
-    write_people(tmp_path, people=900)
-    BIOMARKERS.run(tmp_path / "out", quick=True, data=tmp_path)
+def test_a_run_that_is_there_is_not_measured_again(people_run, monkeypatch):
+    folder, names = people_run
     monkeypatch.setattr(biomarkers, "load", None)
-    assert len(BIOMARKERS.run(tmp_path / "out", quick=True, data=tmp_path)) == 7
+    again = BIOMARKERS.run(folder / "out", quick=True, data=folder)
+    assert [path.rsplit("/", 1)[-1] for path in again] == names
 
 
 def test_a_profile_without_data_is_refused():

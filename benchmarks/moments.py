@@ -245,13 +245,13 @@ def release_streamed(path: Path, locations: np.ndarray, radius: float) -> tuple[
         release_moments, locations=locations, bandwidth=radius, budget=BUDGET, n_threads=THREADS
     )
     release(np.zeros((10, locations.shape[1])))  # loads the kernels
-    before = _peak_memory()
+    before = peak_memory()
     once = clock(partial(release, path, on_invalid="drop"))[0]
     twice = clock(partial(release, path))[0]
-    return once, twice, before, _peak_memory()
+    return once, twice, before, peak_memory()
 
 
-def _peak_memory() -> int:
+def peak_memory() -> int:
     """Largest resident memory of this process; ru_maxrss would count the parent's at the fork, too."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():

@@ -25,6 +25,9 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
+
+from benchmarks.moments import peak_memory
 from dpmd_fast import Atlas, Budget, release_atlas
 from dpmd_fast.atlas import Layer
 from dpmd_fast.experiments.manifolds import Shape, bounded_noise, make_shape, simulate
@@ -90,10 +93,8 @@ def fresh_process(path: Path, queries: Path) -> dict[str, float]:
 
 
 def child(path: str, queries: str) -> None:
-    import resource
-
     def peak() -> float:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+        return peak_memory() / 2**20
 
     atlas = Atlas.load(path)
     atlas.transform(atlas.charts.centers, n_threads=THREADS)  # compiled code from the cache

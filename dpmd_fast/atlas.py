@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpmd_fast.preprocess import Preprocessor
 
 Floats = NDArray[np.float64]
-_BLOCK = 1 << 16  # points moved at a time
+_BLOCK_BYTES = 1 << 22  # of the points moved at a time: what stays in the caches
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,10 +159,11 @@ class Atlas:
 
     def move(self, points: Points, n_threads: int | None = None) -> tuple[Points, NDArray[np.str_]]:
         """Moved points in the type of `points`, and the status of each; `points` must be finite."""
-        moved = np.array(points)
+        moved = np.empty_like(points, order="C")
         status = np.full(len(points), "ok", dtype="U7")
-        for start in range(0, len(points), _BLOCK):
-            part = slice(start, start + _BLOCK)
+        rows = max(1024, _BLOCK_BYTES // (8 * points.shape[1]))
+        for start in range(0, len(points), rows):
+            part = slice(start, start + rows)
             block = np.asarray(points[part], dtype=np.float64)
             if self.preprocess is None:
                 result, reached = self._moved(block, n_threads)
@@ -175,7 +176,11 @@ class Atlas:
                 for told, where in (("clipped", clipped), ("outside", ~reached), ("failed", beyond)):
                     status[part][where] = told
                 reached &= ~beyond
-            moved[part][reached] = result[reached]
+            if reached.all():
+                moved[part] = result
+            else:
+                moved[part] = points[part]
+                moved[part][reached] = result[reached]
         return moved, status
 
     def _moved(self, points: Floats, n_threads: int | None) -> tuple[Floats, NDArray[np.bool_]]:

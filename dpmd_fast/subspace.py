@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.cover import CLIP_SHARE, Floats
-from dpmd_fast.kernels.features import subspace_coordinates, subspace_points
+from dpmd_fast.kernels.features import inside_coordinates, subspace_coordinates, subspace_points
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.rounds import NORMAL_DEVIATIONS, C, Mechanism
 from dpmd_fast.sums import FeatureSums
@@ -28,7 +28,7 @@ class Subspace(NamedTuple):
 
     def down(self, Y: Floats, n_threads: int | None = None) -> Floats:
         """Coordinates of points, each computed by itself in a fixed order."""
-        return subspace_coordinates(Y, self.origin, self.basis, n_threads)[0]
+        return inside_coordinates(Y, self.origin, self.basis, n_threads)
 
     def up(self, X: Floats, n_threads: int | None = None) -> Floats:
         """The points with coordinates `X`, likewise."""

@@ -17,7 +17,14 @@ from dpmd_fast.kernels.charts import Field, move
 from dpmd_fast.kernels.features import add_feature_block
 from dpmd_fast.kernels.index import BallIndex
 from dpmd_fast.kernels.lanes import LANES
-from dpmd_fast.kernels.moments import EXACT, Clipping, add_block, block_rows, room_for_block
+from dpmd_fast.kernels.moments import (
+    EXACT,
+    Clipping,
+    add_block,
+    block_rows,
+    room_for_block,
+    symmetric_integers,
+)
 from dpmd_fast.kernels.residuals import ResidualFrames, add_residual_block, feature_width
 from dpmd_fast.privacy.lattice import Lattice
 
@@ -59,14 +66,10 @@ class ExactSums(ABC):
 
     def total(self) -> NDArray[np.int64]:
         """The sums (K, F, F) in the order of the locations, symmetric."""
-        self._settle()
-        F = self._features
-        out = np.empty((len(self._recent), F, F), np.int64)
-        assert self._totals is not None
-        out[self._order()] = self._totals[:, :F, :F]
-        upper = np.triu_indices(F)
-        out[:, upper[1], upper[0]] = out[:, upper[0], upper[1]]
-        return out
+        if self._totals is not None:
+            self._settle()
+        sums = self._recent if self._totals is None else self._totals
+        return symmetric_integers(sums, self._order(), self._features)
 
     def _settle(self) -> None:
         """Move the recent sums to 64-bit integers."""

@@ -19,6 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+import dpmd_fast
 from dpmd_fast import Atlas, Budget, DPManifoldDenoiser, Ledger, release_atlas
 from dpmd_fast.cli import commands, main
 from dpmd_fast.cli.console import plain
@@ -387,6 +388,8 @@ def test_denoise(here, capsys, mechanism):
     assert out["sample"].to_pylist() == list(range(300))
     assert out["status"].to_pylist() == model.status_.tolist()
     assert told["guarantee"]["holds"] == "not private"
+    assert told["rows"] == 300
+    assert told["status"] == ({"ok": 300} if mechanism == "moments" else None)  # which is not paid for
     told = ask(capsys, f"{command} {PAID} -o paid.parquet --report paid.html")
     assert told["ledger"]["dataset"] == "clinic"
     assert told["guarantee"]["holds"] == {"moments": "unconditional", "projector": "conditional"}[mechanism]
@@ -536,29 +539,35 @@ def test_an_interrupted_run_leaves_no_file(here, number, code):
     assert set(os.listdir()) == before
 
 
-def test_bugs_are_told_without_values(here, capsys, monkeypatch):
-    def broken(*_, **__):
-        return np.zeros(N) + np.zeros(12345)  # NumPy's message has both numbers
+def bug():
+    """A function of the package, as far as its file tells, in which NumPy raises an error with two numbers."""
+    place = os.path.join(os.path.dirname(dpmd_fast.__file__), "broken.py")
+    space = {"np": np}
+    code = f"def broken(*_, **__):\n    return np.zeros({N}) + np.zeros(12345)\n"
+    exec(compile(code, place, "exec"), space)
+    return space["broken"]
 
+
+def test_bugs_are_told_without_values(here, capsys, monkeypatch):
+    broken = bug()
+    with pytest.raises(ValueError, match=f"{N}.*12345"):
+        broken()
     monkeypatch.setattr("dpmd_fast.atlas_release.thinned", broken)
     assert main(f"{SEEDED} -o new.dpmd".split()) == 1
     err = capsys.readouterr().err
-    assert err.startswith("dpmd-fast: internal error, please report it: ValueError in ")
+    assert err.startswith("dpmd-fast: internal error, please report it: ValueError in broken.py, line 2")
     assert "12345" not in err
     assert str(N) not in err
     assert err.count("\n") == 1
 
 
 def test_bugs_after_the_spend_are_told_without_values_too(here, capsys, monkeypatch):
-    def broken(*_, **__):
-        return np.zeros(N) + np.zeros(12345)
-
-    monkeypatch.setattr("dpmd_fast.recipe.charts_of", broken)
+    monkeypatch.setattr("dpmd_fast.recipe.charts_of", bug())
     assert main(f"{FIT} {PAID} -o new.dpmd".split()) == 2
     err = capsys.readouterr().err
     assert "the release failed after its debit" in err
     assert "stays spent" in err
-    assert "ValueError in recipe.py, line " in err
+    assert "ValueError in broken.py, line 2" in err
     assert "12345" not in err
     assert str(N) not in err
 

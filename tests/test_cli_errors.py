@@ -57,6 +57,7 @@ def base(tmp_path_factory):
     write("queries.parquet", xy(queries))
     write("other.parquet", pa.table({"u": queries[:, 0], "v": queries[:, 1]}))
     write("words.parquet", xy(queries, name=["?"] * 200))
+    write("nested.parquet", xy(queries, list=[[1, 2]] * 200))
     write("text.parquet", pa.table({"x": ["?"] * 200, "y": ["!"] * 200}))
     for name, value in (("nan", np.nan), ("inf", np.inf), ("huge", 1e101)):
         write(f"{name}.parquet", xy(spoiled(queries, value)))
@@ -238,6 +239,11 @@ BAD = {
     "denoise: NaN constant": (f"{DENOISE} --mechanism projector --sensitivity-constant nan", "nan"),
     "denoise: unwritable": (instead(DENOISE, ("new.", "nowhere/new.")), "no folder nowhere"),
     "denoise: to an array": (instead(DENOISE, ("new.parquet", "new.npy")), "must end in .npy"),
+    "denoise: status column": (f"{DENOISE} --status-column y", "has a column of that name already"),
+    "denoise: to CSV": (
+        instead(DENOISE, ("queries", "nested"), ("new.parquet", "new.csv")) + " --columns x,y",
+        "new.csv could not be written as CSV",
+    ),
     "ledger: twice": ("ledger create --ledger budget.db --dataset clinic --epsilon 1 --delta 1e-6", "clinic"),
     "ledger: NaN": (
         "ledger create --ledger budget.db --dataset new --epsilon nan --delta 1e-6",

@@ -15,7 +15,7 @@ from dpmd_fast import ManifoldDenoiser
 from dpmd_fast.cli import main
 from dpmd_fast.experiments import biomarkers, real_data, single_cell
 from dpmd_fast.experiments.biomarkers import BIOMARKERS, MARKERS
-from dpmd_fast.experiments.cox import fit_cox
+from dpmd_fast.experiments.cox import _Likelihood, fit_cox
 from dpmd_fast.experiments.framework import Profile
 from dpmd_fast.experiments.single_cell import SINGLE_CELL
 from dpmd_fast.metrics import concordance_index
@@ -75,6 +75,19 @@ def test_cox_maximises_efrons_likelihood(ridge):
     comp = fit_cox(X, time, event, ridge=ridge)
     np.testing.assert_allclose(comp.coefficients, ref, rtol=1e-4, atol=1e-5)
     assert comp.events == event.sum()
+
+
+def test_cox_derivatives_are_those_of_the_likelihood():
+    rng = np.random.default_rng(5)
+    X, time, event = rng.normal(size=(40, 3)), rng.integers(1, 6, 40).astype(float), rng.random(40) < 0.6
+    likelihood = _Likelihood(X, time, event, 0.0)
+    beta = np.array([0.3, -0.7, 0.2])
+    here = likelihood.at(beta)
+    assert here.value == pytest.approx(ref_log_likelihood(beta, X, time, event))
+    for j, step in enumerate(1e-5 * np.eye(3)):
+        up, down = likelihood.at(beta + step), likelihood.at(beta - step)
+        assert (up.value - down.value) / 2e-5 == pytest.approx(here.gradient[j], rel=1e-5)
+        np.testing.assert_allclose((down.gradient - up.gradient) / 2e-5, here.information[j], rtol=1e-5)
 
 
 def test_cox_ranks_by_the_true_risk():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -123,18 +126,22 @@ def denoise(
         **account,
     )
     with overspend_explained(delta):
-        moved = _denoised(model, references, queries, columns)
+        moved = _denoised(model, references, queries, columns, output, status_column)
     made = _written(model, moved, queries, output, status_column, force)
     if report_path is not None:
         _report(model, moved, report_path)
     guarantee = model.guarantee_
+    # The status of the paper's route depends on the records, and no budget pays for it.
+    told = made.status if mechanism == "moments" else {"queries": made.rows}
     result = {
-        **made._asdict(),
+        "output": made.path,
+        "rows": made.rows,
+        "status": made.status if mechanism == "moments" else None,
         "guarantee": guarantee,
-        "report": report_path,
         "ledger": balance(model.receipt_),
+        "report": report_path,
     }
-    counts = ", ".join(f"{number:,} {word}" for word, number in made.status.items())
+    counts = ", ".join(f"{number:,} {word}" for word, number in told.items())
     answer(as_json, result, [f"{made.path}: {counts}", *left_of(model.receipt_), str(guarantee)])
 
 
@@ -147,7 +154,12 @@ class _Moved(NamedTuple):
 
 
 def _denoised(
-    model: DPManifoldDenoiser, references: Sequence[str], queries: str, columns: Sequence[str] | None
+    model: DPManifoldDenoiser,
+    references: Sequence[str],
+    queries: str,
+    columns: Sequence[str] | None,
+    output: str,
+    status_column: str | None,
 ) -> _Moved:
     """Fit and transform: this spends."""
     import numpy as np
@@ -157,6 +169,7 @@ def _denoised(
     from dpmd_fast.validation import LARGEST
 
     points, names = matched(references, queries, "QUERIES", columns)
+    _rehearse(queries, output, points, names, status_column)
     source = open_private(references, names, model.batch_rows)
     with progress("reading the reference", " rows" if model.adjacency == "replace-one" else None) as bar:
         watched = Watched(source, bar)
@@ -169,6 +182,25 @@ def _denoised(
                 check_valid(watched, LARGEST, "clean the reference")
                 model.fit(np.concatenate([np.empty((0, source.n_columns)), *watched.blocks()]))
             return _Moved(points, model.transform(points), names)
+
+
+def _rehearse(
+    queries: str, output: str, points: Points, names: tuple[str, ...] | None, status_column: str | None
+) -> None:
+    """Write the queries as they are, and remove that again: what can fail then fails before the spend."""
+    from dpmd_fast.files import replace_points
+
+    folder, name = os.path.split(output)
+    trial = os.path.join(folder, f".{secrets.token_hex(8)}{os.path.splitext(name)[1]}")
+    try:
+        replace_points(queries, trial, points, names, status_column=status_column)
+    except OSError as problem:
+        raise OSError(str(problem).replace(trial, output)) from None
+    except ValueError as problem:
+        raise ValueError(str(problem).replace(trial, output)) from None
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(trial)
 
 
 def _written(

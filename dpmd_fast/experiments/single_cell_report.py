@@ -111,8 +111,8 @@ def _noise(rows: Sequence[Row], sets: Iterable[str]) -> str:
         own = [row for row in rows if row["set"] == name]
         first = [row for row in own if row["method"] == "paper's route, C = 1"]
         found = [row for row in own if row["method"] == "paper's route, C found"]
-        h, d, n = (_median(first, column) for column in ("bandwidth", "dim", "references"))
-        noise, needed = _median(first, "noise"), _median(found, "C")
+        h, d, noise = (_median(first, column) for column in ("bandwidth", "dim", "noise"))
+        moves = statistics.median(_move(row) for row in found)
         lines.append(
             [
                 name,
@@ -122,14 +122,20 @@ def _noise(rows: Sequence[Row], sets: Iterable[str]) -> str:
                 f"{d:g}",
                 f"{noise:.1e}",
                 f"{noise / h:.1e}",
-                f"{needed / (n * h ** (d - 1.0)) / h:.2g}",
-                f"{needed:.1e}",
+                f"{moves:.2g}",
+                f"{_median(found, 'C'):.1e}",
                 f"{100.0 * _median(first, 'moved'):.0f} %",
             ]
         )
     heads = ["set", "cells", "queries", "h", "d", "noise on a coordinate of the mean", "noise / h"]
     heads += ["one record moves the mean by (units of h)", "C needed", "queries moved"]
     return markdown(heads, lines)
+
+
+def _move(row: Row) -> float:
+    """What the C found stands for: C/(n h^(d-1)), in units of h."""
+    n, h, d, C = (float(row[column]) for column in ("references", "bandwidth", "dim", "C"))  # type: ignore[arg-type]
+    return C / (n * h**d)
 
 
 def _cost(rows: Sequence[Row], sets: Iterable[str]) -> str:
@@ -217,6 +223,8 @@ def _curves(rows: Sequence[Row], profile: Profile) -> Figure:
                 label=f"{method}, delta = 1e-6",
             )
         axis.set_xscale("log")
+        axis.set_xticks(epsilons, labels=[f"{epsilon:g}" for epsilon in epsilons])
+        axis.set_xticks([], minor=True)
         axis.set_ylim(0.0, 1.0)
         axis.set_title(_label(rows, name))
     for axis in axes[:, 0]:

@@ -29,6 +29,16 @@ def subspace_coordinates(
     return inside, outside
 
 
+def inside_coordinates(
+    Y: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
+) -> np.ndarray:
+    """As `subspace_coordinates`, to the last bit, without what is outside."""
+    inside = np.empty((len(Y), basis.shape[1]))
+    with threads(n_threads):
+        _inside(np.ascontiguousarray(Y, dtype=np.float64), center, basis, inside)
+    return inside
+
+
 def subspace_points(
     X: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
@@ -52,17 +62,29 @@ def add_feature_block(
     sums[0] += partial.sum(axis=0)
 
 
+@device
+def _project(Y, i, center, basis, inside):
+    D, q = basis.shape
+    for e in range(q):
+        inside[i, e] = 0.0
+    for k in range(D):
+        value = Y[i, k] - center[k]
+        for e in range(q):
+            inside[i, e] += value * basis[k, e]
+
+
+@kernel(parallel=True)
+def _inside(Y, center, basis, inside):
+    for i in prange(len(Y)):
+        _project(Y, np.int64(i), center, basis, inside)
+
+
 @kernel(parallel=True)
 def _coordinates(Y, center, basis, inside, outside):
     n, D = Y.shape
     q = basis.shape[1]
     for i in prange(n):
-        for e in range(q):
-            inside[i, e] = 0.0
-        for k in range(D):
-            value = Y[i, k] - center[k]
-            for e in range(q):
-                inside[i, e] += value * basis[k, e]
+        _project(Y, np.int64(i), center, basis, inside)
         for k in range(D):
             value = Y[i, k] - center[k]
             for e in range(q):

@@ -94,6 +94,29 @@ def add_block(
         _accumulate(index, padded, float(clipping.c), starts, records, scales, sums)
 
 
+def symmetric_integers(sums: np.ndarray, order: np.ndarray, features: int) -> np.ndarray:
+    """Sums (K, width, width), of which the upper blocks are filled in, as whole integer matrices.
+
+    Location a goes to the place order[a].
+    """
+    out = np.empty((len(sums), features, features), np.int64)
+    with threads(None):
+        _symmetric(sums, order, out)
+    return out
+
+
+@kernel(parallel=True)
+def _symmetric(sums, order, out):
+    F = out.shape[1]
+    for a in prange(len(sums)):
+        place = order[a]
+        for j in range(F):
+            for k in range(j, F):
+                value = np.int64(sums[a, j, k])
+                out[place, j, k] = value
+                out[place, k, j] = value
+
+
 @device
 def _find(index, X, q, beta, c, places, roots, room, inside):
     """Locations in reach of record q, square roots of its weights there, and the squared norm."""

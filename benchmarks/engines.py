@@ -1,6 +1,6 @@
 """One release by a Dask cluster and by Spark, beside the stream of one process, from the same Parquet files.
 
-    python benchmarks/distributed.py [--rows 1000000] [--rows 10000000] [--spark] [--output FILE.md]
+    python benchmarks/engines.py [--rows 1000000] [--rows 10000000] [--spark] [--output FILE.md]
 
 60 columns of float32, 200 locations, each file of 250,000 records one partition. Every engine gets one and
 two workers of one thread; the single process gets one and two threads. A second pass is timed: workers have

@@ -13,6 +13,7 @@ from dpmd_fast.atlas import Atlas, Layer
 from dpmd_fast.bandwidth import Outlook
 from dpmd_fast.cover import Floats, spectrum_dim, thinned
 from dpmd_fast.io import ReferenceSource, check_public, check_valid, open_reference
+from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.moments import check_columns
 from dpmd_fast.preprocess import INVALID, Preprocessor
 from dpmd_fast.preprocess_release import joint_guarantee
@@ -37,6 +38,7 @@ from dpmd_fast.validation import (
     checked_threads,
 )
 
+_LEAST_SPREAD = 1e-30  # of the anchors: bandwidths and files have a smallest size
 _SMALLEST_SHARE = 0.01  # no release gets less of the budget
 
 
@@ -143,6 +145,16 @@ def release_atlas(
         checked_integer("seed", seed)
     if len(Z) < D + 2:
         raise ValueError(f"anchors has {len(Z)} sample(s): must have at least D + 2 = {D + 2}")
+    if d is None and D < 2:
+        raise ValueError(
+            "dim = 'auto': must be a number below the number of columns; the points have 1 feature"
+        )
+    spread = float(np.ptp(Z, axis=0).max())
+    if not spread > _LEAST_SPREAD:
+        raise ValueError(
+            f"anchors span {spread:g} in their widest column: must not all be equal, and not below "
+            f"{_LEAST_SPREAD:g}"
+        )
     original = open_reference(reference, columns=columns, batch_rows=batch_rows)
     check_columns(original, D)
     source = original if preprocess is None else preprocess.over(original)
@@ -189,10 +201,10 @@ def release_atlas(
             n_threads,
         )
 
-    with charge.covering():
+    with charge.covering(), single_blas():
         subspace = _find_subspace(mechanism(None), Z, mu2, spends)
-        if subspace is not None and d is not None and subspace.basis.shape[1] <= d:
-            subspace = None
+        if subspace is not None and subspace.basis.shape[1] <= (1 if d is None else d):
+            subspace = None  # charts need a direction to spare
         points = Z if subspace is None else subspace.down(Z, n_threads)
         left = mu2 - math.fsum(spent for _, spent in spends)
         public_dim = spectrum_dim(points, n_threads) if d is None else d

@@ -21,6 +21,8 @@ from dpmd_fast.sums import MomentSums
 Floats = NDArray[np.float64]
 CLIP_SHARE = 0.2  # tau over what a record on an anchor contributes: nearly all are scaled to one norm
 _EXACT_ENOUGH = 1 << 31
+_PUBLIC_BYTES = 1 << 31  # of moments around public points
+_FEWEST_PUBLIC = 200
 _MOST_PUBLIC = 4000  # public points that are smoothed and covered; more are thinned out first
 
 
@@ -33,10 +35,12 @@ class LocalMoments(NamedTuple):
 
 
 def thinned(Z: Floats) -> Floats:
-    """At most a few thousand of the public points, evenly taken."""
-    if len(Z) <= _MOST_PUBLIC:
+    """At most a few thousand of the public points, evenly taken; fewer in many columns, for the memory."""
+    room = _PUBLIC_BYTES // (48 * (Z.shape[1] + 1) ** 2)
+    most = max(_FEWEST_PUBLIC, min(_MOST_PUBLIC, room))
+    if len(Z) <= most:
         return Z
-    return Z[np.linspace(0, len(Z) - 1, _MOST_PUBLIC).astype(np.intp)]
+    return Z[np.linspace(0, len(Z) - 1, most).astype(np.intp)]
 
 
 def greedy_cover(points: Floats, radius: float) -> Floats:

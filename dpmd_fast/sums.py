@@ -35,6 +35,8 @@ MOST = 1 << 62
 class ExactSums(ABC):
     """Sums of integer matrices (K, F, F) over records, each bounded by `bound` in norm."""
 
+    _n_threads: int | None
+
     def __init__(self, locations: int, features: int, width: int, bound: int) -> None:
         self._features = features
         self.bound = bound
@@ -69,7 +71,7 @@ class ExactSums(ABC):
         if self._totals is not None:
             self._settle()
         sums = self._recent if self._totals is None else self._totals
-        return symmetric_integers(sums, self._order(), self._features)
+        return symmetric_integers(sums, self._order(), self._features, self._n_threads)
 
     def _settle(self) -> None:
         """Move the recent sums to 64-bit integers."""

@@ -175,11 +175,16 @@ def _moved(
     """The moved columns of all blocks together, each in its type; sets the status."""
     columns: list[Points] = [np.empty(rows, dtype=number) for number in chosen.values()]
     status = np.empty(rows, dtype="U7")
+    most = np.array([np.finfo(number).max for number in chosen.values()], dtype=np.float64)
     start = 0
     for block in blocks:
         check_range("Z", block)
         part = slice(start, start + len(block))
         moved, status[part] = atlas.move(block, n_threads)
+        beyond = ~(np.abs(moved) <= most).all(axis=1)
+        if beyond.any():
+            moved[beyond] = block[beyond]
+            status[part][beyond] = "failed"
         for column, numbers in zip(columns, moved.T, strict=True):
             column[part] = numbers
         start += len(block)

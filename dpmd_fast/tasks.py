@@ -23,6 +23,10 @@ View = Callable[[Any, int | None], Any]  # of a block of records, with this numb
 _Task = TypeVar("_Task", bound="SumTask | ValidTask")
 
 
+class MismatchedSums(ValueError):  # noqa: N818
+    """Partial sums that do not belong to the task."""
+
+
 class PartialSums(NamedTuple):
     """What a task made of some of the records. Private: keep it where the records are safe."""
 
@@ -57,7 +61,7 @@ class SumTask:
         values, rows = empty.total(), 0
         for part in parts:
             if part.values.shape != values.shape or part.values.dtype != np.int64:
-                raise ValueError("a partial sum does not belong to this task")
+                raise MismatchedSums("a partial sum does not belong to this task")
             rows += part.rows
             if rows * empty.bound >= MOST:
                 raise OverflowError("too many records for 64-bit sums at this budget")

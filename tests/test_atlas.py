@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpmd_fast import Atlas, Budget, LargeDeltaWarning, plan, release_atlas
+from dpmd_fast import Atlas, Budget, LargeDeltaWarning, Ledger, plan, release_atlas
 from dpmd_fast.experiments.manifolds import bounded_noise, distance_to_manifold, make_shape, simulate
 from dpmd_fast.privacy import exact_noise, mechanism
 
@@ -223,3 +223,33 @@ def test_plan_predicts_the_signal_without_a_reference():
     for change in ({"n": 0}, {"dim": 3}, {"budget": None}, {"bandwidth": 0.0}, {"adjacency": "x"}):
         with pytest.raises(ValueError, match=next(iter(change))):
             plan(**{"anchors": data.queries, "n": 100, "dim": 2, "budget": budget, **change})
+
+
+def line(n, rng, columns=10):
+    direction = np.ones(columns) / np.sqrt(columns)
+    return rng.uniform(-1.0, 1.0, (n, 1)) * direction + 0.01 * rng.normal(size=(n, columns))
+
+
+def test_a_line_in_many_columns_with_its_dimension_unknown():
+    rng = np.random.default_rng(0)
+    atlas = release_atlas(line(5000, rng), line(300, rng), dim="auto", budget=Budget(4.0, 1e-5), seed=1)
+    assert atlas.dim >= 1
+
+
+@pytest.mark.parametrize("columns", [2, 10])
+@pytest.mark.parametrize("scale", [0.0, 1e-60])
+def test_anchors_without_spread_are_refused_before_the_spend(columns, scale, tmp_path):
+    rng = np.random.default_rng(0)
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.create("line", 5.0, 1e-5)
+    anchors = scale * line(60, rng, columns)
+    with pytest.raises(ValueError, match="anchors span"):
+        release_atlas(
+            line(500, rng, columns), anchors, dim=1, budget=Budget(1.0, 1e-6), ledger=ledger, dataset="line"
+        )
+    assert not ledger.history("line")
+
+
+def test_one_column_has_no_dimension_to_find():
+    with pytest.raises(ValueError, match="dim = 'auto'"):
+        release_atlas(np.zeros((50, 1)), np.arange(9.0)[:, None], dim="auto", budget=Budget(1.0, 1e-6))

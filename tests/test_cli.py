@@ -540,7 +540,7 @@ def test_an_interrupted_run_leaves_no_file(here, number, code):
 
 
 def bug():
-    """A function of the package, as far as its file tells, in which NumPy raises an error with two numbers."""
+    """A function of the package, as far as its file tells, in which NumPy raises an error with numbers."""
     place = os.path.join(os.path.dirname(dpmd_fast.__file__), "broken.py")
     space = {"np": np}
     code = f"def broken(*_, **__):\n    return np.zeros({N}) + np.zeros(12345)\n"

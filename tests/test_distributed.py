@@ -132,6 +132,40 @@ def test_too_many_records_for_the_integers_are_refused():
         )
 
 
+def test_what_an_engine_says_is_not_repeated():
+    def run(task):
+        raise ValueError("could not convert string to float: 'SECRET-4711'")
+        yield
+
+    with pytest.raises(RuntimeError, match=r"the engine failed \(ValueError\)") as caught:
+        release_moments(engine_reference(run, columns=2), Z[:5], bandwidth=0.5, budget=BUDGET)
+    error = caught.value
+    assert "SECRET" not in str(error)
+    assert error.__cause__ is None
+    assert error.__context__ is None
+
+
+def test_a_dask_error_is_not_repeated(tmp_path):
+    dd = pytest.importorskip("dask.dataframe")
+    lines = ["x,y", *["1.0,2.0"] * 2000, "SECRET-4711,2"]
+    (tmp_path / "p.csv").write_text("\n".join(lines) + "\n")
+    frame = dd.read_csv(tmp_path / "p.csv", dtype={"x": float, "y": float}, sample=500, blocksize=4000)
+    with pytest.raises(RuntimeError, match="the engine failed") as caught:
+        release_moments(frame, Z[:5], bandwidth=0.5, budget=BUDGET, on_invalid="drop")
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_partition_that_comes_twice_is_noticed():
+    def run(task):
+        part = partial_sums(task, [Y[:100]], 1)
+        return [part, part]
+
+    with pytest.raises(ValueError, match="exactly once"):
+        release_moments(
+            engine_reference(run, columns=2, rows=100), Z[:5], bandwidth=0.5, budget=BUDGET, on_invalid="drop"
+        )
+
+
 def test_merging_is_exact_and_in_any_order():
     task = ValidTask(1e6)
     parts = [

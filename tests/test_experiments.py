@@ -1,5 +1,6 @@
 """Experiments: the runner on small ones of our own, and the paper's simulations in their quick form."""
 
+import dataclasses
 import io
 import json
 import math
@@ -117,6 +118,17 @@ def test_an_interruption_at_the_command_line_says_what_is_kept(tmp_path, capsys,
     assert main(["experiment", "circle", "-o", str(tmp_path), "--seeds", "1", "--seeds", "2"]) == 130
     told = capsys.readouterr().err
     assert told == "squares: stopped after 2 of 4 items; the same command goes on there\n"
+
+
+def test_an_interruption_inside_a_kernel_is_an_interruption(tmp_path, capsys):
+    experiment, _ = squares()
+
+    def kernel(item, profile):
+        raise SystemError("a dispatcher returned a result with an exception set") from KeyboardInterrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        dataclasses.replace(experiment, measure=kernel).run(tmp_path)
+    assert "stopped after 0 of 6 items" in capsys.readouterr().err
 
 
 def test_more_seeds_add_and_fewer_leave_out(tmp_path):

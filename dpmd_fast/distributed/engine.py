@@ -18,7 +18,7 @@ import numpy as np
 from dpmd_fast.columns import as_type, checked_columns, places_of, values
 from dpmd_fast.privacy.accounting import checked_integer
 from dpmd_fast.sources import ReferenceSource
-from dpmd_fast.tasks import PartialSums, Task
+from dpmd_fast.tasks import MismatchedSums, PartialSums, Task
 from dpmd_fast.validation import Points
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class EngineSource(ReferenceSource):
             batch_rows=None,
         )
         self._run = run
+        self._counted = rows
 
     def blocks(self) -> Iterator[Points]:
         raise ValueError(
@@ -81,7 +82,26 @@ class EngineSource(ReferenceSource):
         )
 
     def run(self, task: Task, n_threads: int | None = None) -> PartialSums:
-        return task.merge(self._run(task))
+        failure = "nothing"
+        try:
+            found = task.merge(self._run(task))
+        except (MismatchedSums, OverflowError):
+            raise
+        except Exception as error:
+            failure = type(error).__name__
+        else:
+            if self._counted is not None and found.rows != self._counted:
+                raise MismatchedSums(
+                    "the engine summed another number of records than it holds: each partition must be "
+                    "returned exactly once, in every pass"
+                )
+            self._counted = found.rows
+            return found
+        # outside of the handler, so that the engine's error does not travel along
+        raise RuntimeError(
+            f"the engine failed ({failure}); what it says about that may quote records, and is not repeated "
+            "here: look at its own logs"
+        )
 
 
 def arrow_batches(batches: Iterable[Any], columns: Sequence[str] | None = None) -> Iterator[Points]:

@@ -295,14 +295,17 @@ def _progress(name: str, total: int, done: int) -> Iterator[Callable[[Row], None
 
     try:
         yield advance
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, SystemError) as stop:
+        signal = stop.__cause__ if isinstance(stop, SystemError) else stop  # a compiled kernel wraps it
+        if not isinstance(signal, (KeyboardInterrupt, SystemExit)):
+            raise
         bar.close()
         reached = done + max(0, begun - 1)
         print(
             f"{name}: stopped after {reached} of {total} items; the same command goes on there",
             file=sys.stderr,
         )
-        raise
+        raise signal from None
     finally:
         bar.close()
 

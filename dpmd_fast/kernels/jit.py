@@ -100,6 +100,11 @@ def threads(n_threads: int | None = None, chunk: int = 0) -> Iterator[int]:
             numba.set_parallel_chunksize(before_chunk)
 
 
+def single_blas() -> Any:
+    """A block in which BLAS uses one thread: its sums then have one order on every machine of a kind."""
+    return _single_blas
+
+
 class _SingleBlas:
     """BLAS on one thread while at least one block, of any Python thread, asks for it.
 

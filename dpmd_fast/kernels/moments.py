@@ -94,13 +94,15 @@ def add_block(
         _accumulate(index, padded, float(clipping.c), starts, records, scales, sums)
 
 
-def symmetric_integers(sums: np.ndarray, order: np.ndarray, features: int) -> np.ndarray:
+def symmetric_integers(
+    sums: np.ndarray, order: np.ndarray, features: int, n_threads: int | None = None
+) -> np.ndarray:
     """Sums (K, width, width), of which the upper blocks are filled in, as whole integer matrices.
 
     Location a goes to the place order[a].
     """
     out = np.empty((len(sums), features, features), np.int64)
-    with threads(None):
+    with threads(n_threads):
         _symmetric(sums, order, out)
     return out
 

@@ -322,7 +322,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def progress(name: str) -> None:
         print(f"{time.monotonic() - started:6.0f} s  {name}", file=sys.stderr, flush=True)
 
-    findings = list(run(0.1 if options.quick else 1.0, progress))
+    findings = []
+    for found in run(0.1 if options.quick else 1.0, progress):
+        findings.append(found)
+        progress(f"  {found.name}: {found.mu:.3f} of {found.claimed:.3f}, {found.verdict}")
     for title, controls in (("Mechanisms", False), ("Negative controls", True)):
         print(f"{title} (bounds at 95 %, eps at delta = {DELTA:g}; verdicts at 99.99 %)\n")
         print(table([found for found in findings if (found.kind == "control") == controls]) + "\n")

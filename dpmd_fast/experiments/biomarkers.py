@@ -269,6 +269,6 @@ BIOMARKERS = Experiment(
     measure,
     table,
     figures,
-    (5, 1),
+    (3, 1),
     needs_data=True,
 )

@@ -137,7 +137,8 @@ class Atlas:
 
         Other columns of a table pass through. A RecordBatchReader gives a RecordBatchReader that works as it
         is read; `status_` is then that of the batch read last. A Dask array or dataframe and a Spark
-        DataFrame give one that the workers move when it is computed; of an array, `status_` is lazy, too.
+        DataFrame give one that the workers move when it is computed; of an array, `status_` is lazy, too,
+        of the others it is None.
 
         With `preprocess` a coordinate that does not change keeps its value, to the last bit. One that was
         clipped and moved is what the move of the limit gives: see the status "clipped".

@@ -15,9 +15,9 @@ from dpmd_fast.cover import Floats, spectrum_dim, thinned
 from dpmd_fast.io import ReferenceSource, check_public, check_valid, open_reference
 from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.moments import check_columns
-from dpmd_fast.preprocess import INVALID, Preprocessor
+from dpmd_fast.preprocess import INVALID, Preprocessor, preprocessed
 from dpmd_fast.preprocess_release import joint_guarantee
-from dpmd_fast.privacy.accounting import checked, checked_integer
+from dpmd_fast.privacy.accounting import checked_integer
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.charge import Charge, budget_parameters, open_account
 from dpmd_fast.privacy.entropy import open_source
@@ -34,12 +34,13 @@ from dpmd_fast.validation import (
     checked_bandwidth,
     checked_beta,
     checked_choice,
-    checked_points,
+    checked_cover,
     checked_threads,
 )
 
 _LEAST_SPREAD = 1e-30  # of the anchors: bandwidths and files have a smallest size
 _SMALLEST_SHARE = 0.01  # no release gets less of the budget
+_MOST_ROUNDS = 20
 
 
 def release_atlas(
@@ -121,23 +122,19 @@ def release_atlas(
     of both releases together.
     """
     account = open_account(ledger, dataset, seed)
-    if preprocess is None:
-        Z = np.asarray(checked_points("anchors", anchors), dtype=np.float64)
-    else:
-        _check_preprocess(preprocess, adjacency, account is not None)
-        Z = np.asarray(preprocess.forward(anchors, name="anchors"), dtype=np.float64)
+    Z = preprocessed("anchors", anchors, preprocess)
+    if preprocess is not None:
+        _check_paid(preprocess, adjacency, account is not None)
     D = Z.shape[1]
     check_budget(budget)
     h = None if _is_auto("bandwidth", bandwidth) else checked_bandwidth(bandwidth)
     d = None if _is_auto("dim", dim) else checked_integer("dim", dim, minimum=1)
-    number = None if _is_auto("rounds", rounds) else checked_integer("rounds", rounds, minimum=1)
+    number = None if _is_auto("rounds", rounds) else _checked_rounds(rounds)
     if d is not None and d >= D:
         raise ValueError(f"dim = {d}: must be below the number of columns; the points have {D} feature(s)")
     if checked_beta(beta) != 2.0:
         raise ValueError(f"beta = {beta!r}: an atlas supports 2 only")
-    cover = checked("cover", cover, positive=True)
-    if cover > 1.0:
-        raise ValueError(f"cover = {cover!r}: must be at most 1")
+    cover = checked_cover(cover)
     checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
     checked_choice("on_invalid", on_invalid, ("raise", "drop"))
     n_threads = checked_threads(n_threads)
@@ -202,9 +199,7 @@ def release_atlas(
         )
 
     with charge.covering(), single_blas():
-        subspace = _find_subspace(mechanism(None), Z, mu2, spends)
-        if subspace is not None and subspace.basis.shape[1] <= (1 if d is None else d):
-            subspace = None  # charts need a direction to spare
+        subspace = _find_subspace(mechanism(None), Z, mu2, 1 if d is None else d, spends)
         points = Z if subspace is None else subspace.down(Z, n_threads)
         left = mu2 - math.fsum(spent for _, spent in spends)
         public_dim = spectrum_dim(points, n_threads) if d is None else d
@@ -247,21 +242,20 @@ def release_atlas(
 
 
 def _find_subspace(
-    mechanism: Mechanism, Z: Floats, mu2: float, spends: list[tuple[str, float]]
+    mechanism: Mechanism, Z: Floats, mu2: float, dim: int, spends: list[tuple[str, float]]
 ) -> Subspace | None:
+    """Pays for what it tries; None where no subspace stands out that leaves charts a direction to spare."""
     if Z.shape[1] < LEAST_COLUMNS:
         return None
     spends.append(("subspace", FIND_SHARE * mu2))
     found = outline(mechanism, Z, math.sqrt(FIND_SHARE * mu2))
-    if found is None:
+    if found is None or found.basis.shape[1] <= dim:
         return None
     spends.append(("subspace, refined", REFINE_SHARE * mu2))
     return refine(mechanism, found, math.sqrt(REFINE_SHARE * mu2))
 
 
-def _check_preprocess(preprocess: object, adjacency: Adjacency, charged: bool) -> None:
-    if not isinstance(preprocess, Preprocessor):
-        raise ValueError(f"preprocess = {preprocess!r}: must be a Preprocessor or None")
+def _check_paid(preprocess: Preprocessor, adjacency: Adjacency, charged: bool) -> None:
     paid = preprocess.guarantee
     if paid is None:
         return
@@ -272,6 +266,13 @@ def _check_preprocess(preprocess: object, adjacency: Adjacency, charged: bool) -
         )
     if charged and paid.holds == "not private":
         raise ValueError("preprocess was made with a seed: must be private if a ledger pays for the atlas")
+
+
+def _checked_rounds(rounds: object) -> int:
+    number = checked_integer("rounds", rounds, minimum=1)
+    if number > _MOST_ROUNDS:
+        raise ValueError(f"rounds = {number}: must be at most {_MOST_ROUNDS}, or shares get too thin")
+    return number
 
 
 def _is_auto(name: str, value: object) -> bool:

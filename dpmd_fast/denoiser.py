@@ -357,4 +357,5 @@ class _Once:
                 "both spend its budget; fit in the process that transforms"
             )
         if not self._free.acquire(blocking=False):
-            raise BudgetExceeded(asked=mu2, remaining=0.0, what="a second transform of one fit")
+            what = "a second transform of one fit without a ledger"
+            raise BudgetExceeded(asked=mu2, remaining=0.0, what=what)

@@ -9,6 +9,7 @@ and returns what may be seen.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -157,7 +158,8 @@ def release_moments(
     entropy = open_source(seed)
     with charge.covering():
         charge.debit()
-        return noisy_moments(source, index, points, beta, tau, lattice, charge.guarantee, entropy, n_threads)
+        made = noisy_moments(source, index, points, beta, tau, lattice, charge.guarantee, entropy, n_threads)
+    return replace(made, receipt=charge.receipt)
 
 
 def check_columns(source: ReferenceSource, columns: int) -> None:

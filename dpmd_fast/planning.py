@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from dpmd_fast.bandwidth import Outlook, predicted_noise
 from dpmd_fast.cover import spectrum_dim, thinned
-from dpmd_fast.privacy.accounting import checked, checked_integer
+from dpmd_fast.preprocess import Preprocessor, preprocessed
+from dpmd_fast.privacy.accounting import checked_integer
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import contributions_apart
@@ -21,7 +22,7 @@ from dpmd_fast.validation import (
     check_budget,
     checked_bandwidth,
     checked_choice,
-    checked_points,
+    checked_cover,
     checked_threads,
 )
 
@@ -76,6 +77,7 @@ def plan(
     bandwidth: float | Literal["auto"] = "auto",
     cover: float = 0.3,
     adjacency: Adjacency = "replace-one",
+    preprocess: Preprocessor | None = None,
     n_threads: int | None = None,
 ) -> Plan:
     """Predict signal, error and time of an atlas of `n` records around public points.
@@ -86,15 +88,15 @@ def plan(
         The public points that `release_atlas` would get.
     n : int
         Number of records, as far as it is public.
-    dim, budget, bandwidth, cover, adjacency
+    dim, budget, bandwidth, cover, adjacency, preprocess
         As for `release_atlas`.
     n_threads : int, optional
     """
-    Z = thinned(np.asarray(checked_points("anchors", anchors), dtype=np.float64))
+    Z = thinned(preprocessed("anchors", anchors, preprocess))
     n = checked_integer("n", n, minimum=1)
     check_budget(budget)
     checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
-    cover = checked("cover", cover, positive=True)
+    cover = checked_cover(cover)
     D = Z.shape[1]
     n_threads = checked_threads(n_threads)
     for_rounds = 1.0 - (FIND_SHARE + REFINE_SHARE if D >= LEAST_COLUMNS else 0.0)

@@ -38,6 +38,15 @@ _SMALLEST_SCALE = 1e-40
 _DECILES = (0.1, 0.5, 0.9)
 
 
+def preprocessed(name: str, points: Any, preprocess: Preprocessor | None) -> Floats:
+    """Public points in the units that releases work in."""
+    if preprocess is None:
+        return np.asarray(checked_points(name, points), dtype=np.float64)
+    if not isinstance(preprocess, Preprocessor):
+        raise ValueError(f"preprocess = {preprocess!r}: must be a Preprocessor or None")
+    return np.asarray(preprocess.forward(points, name=name), dtype=np.float64)
+
+
 @dataclass(frozen=True)
 class Preprocessor:
     """Log of some columns, centre and scale of all, clip: ``clip((log x - center) / scale, -c, c)``.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.privacy.accounting import checked_integer
+from dpmd_fast.privacy.charge import Receipt
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee
 
 Floats = NDArray[np.float64]
@@ -42,6 +43,8 @@ class Release:
     locations : array (K, D)
     adjacency : {"replace-one", "add-remove"}
     guarantee : Guarantee
+    receipt : Receipt or None
+        The debit that paid for it, if there was a ledger.
     """
 
     values: Floats = field(repr=False)
@@ -55,6 +58,7 @@ class Release:
     locations: Floats = field(repr=False)
     adjacency: Adjacency
     guarantee: Guarantee
+    receipt: Receipt | None = field(default=None, repr=False)
 
     @cached_property
     def mass(self) -> Floats:

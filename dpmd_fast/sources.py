@@ -48,6 +48,8 @@ class ReferenceSource(ABC):
     rows : int or None
         None if not known before reading. Public only where the adjacency says so: with add-remove it
         must not reach a message or a decision.
+    local : bool
+        Whether the records come here, as `blocks`.
     rereadable : bool
         Whether `blocks` can be called more than once.
     dtype : numpy.dtype
@@ -55,6 +57,8 @@ class ReferenceSource(ABC):
     batch_rows : int
         Rows of every block but the last, which may have fewer.
     """
+
+    local = True
 
     def __init__(
         self,

@@ -72,6 +72,14 @@ def checked_beta(beta: Any) -> float:
     return exponent
 
 
+def checked_cover(value: object) -> float:
+    """Distance of charts in units of the bandwidth."""
+    cover = checked("cover", value, positive=True)
+    if cover > 1.0:
+        raise ValueError(f"cover = {value!r}: must be at most 1")
+    return cover
+
+
 def checked_threads(n_threads: Any) -> int | None:
     """None for all threads, or an integer of at least 1."""
     return None if n_threads is None else checked_integer("n_threads", n_threads, minimum=1)

@@ -174,6 +174,7 @@ GOOD = {"reference": SMALL.references, "anchors": SMALL.queries, "dim": 2, "budg
         ({"bandwidth": -1.0}, "bandwidth"),
         ({"bandwidth": "wide"}, "bandwidth"),
         ({"rounds": 0}, "rounds"),
+        ({"rounds": 21}, "at most 20"),
         ({"beta": 3.0}, "beta"),
         ({"cover": 0.0}, "cover"),
         ({"cover": 2.0}, "cover"),

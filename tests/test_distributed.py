@@ -224,7 +224,9 @@ def test_a_dask_frame_and_its_transform():
         release_atlas(lazy, Z, dim=1, budget=BUDGET, n_public=6000)
     atlas = release_atlas(lazy, Z, n_public=len(Y), **settings)
     assert same_atlas(atlas, release_atlas(frame, Z, **settings))
+    atlas.transform(Z)
     moved = atlas.transform(lazy)
+    assert atlas.status_ is None  # not that of the points before
     assert hasattr(moved, "dask")
     pd.testing.assert_frame_equal(
         moved.compute(), atlas.transform(frame), check_column_type=False, check_dtype=False
@@ -242,6 +244,22 @@ def test_a_dask_array_is_moved_when_it_is_computed():
     assert status.compute()[-1] == "outside"
     with pytest.raises(ValueError, match="columns"):
         atlas.transform(dask_array(np.zeros((3, 5)), 3))
+
+
+def test_complex_dask_arrays_are_refused():
+    atlas = release_atlas(Y, Z, dim=1, budget=BUDGET, seed=1)
+    with pytest.raises(ValueError, match="real numbers"):
+        atlas.transform(dask_array(Z * 1j, (100, 2)))
+    with pytest.raises(ValueError, match="real numbers"):
+        release_moments(dask_array(Y * 1j, (1000, 2)), Z[:40], bandwidth=0.5, budget=BUDGET)
+
+
+def test_a_bound_data_set_does_not_pay_for_what_an_engine_holds(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.create("bound", 5.0, 1e-5, fingerprint=Ledger.fingerprint_of(Y))
+    with pytest.raises(ValueError, match="not bound to a fingerprint"):
+        release_moments(engine([Y]), Z[:40], bandwidth=0.5, budget=BUDGET, ledger=ledger, dataset="bound")
+    assert ledger.remaining("bound") == ledger.total("bound").mu2
 
 
 CLUSTER = textwrap.dedent(

@@ -114,6 +114,14 @@ def test_the_debit_is_what_the_guarantee_says(route, ledger):
     assert spend.file is None
 
 
+def test_a_release_carries_its_receipt(ledger, tmp_path):
+    made = release_moments(Y, Z, bandwidth=0.6, budget=BUDGET, ledger=ledger, dataset="people")
+    assert made.receipt.spend == ledger.history("people")[0]
+    made.receipt.record_file(tmp_path / "moments.npy")
+    assert ledger.history("people")[0].file == str(tmp_path / "moments.npy")
+    assert release_moments(Y, Z, bandwidth=0.6, budget=BUDGET).receipt is None
+
+
 @every
 def test_the_conversion_decides_what_a_request_asks_for(route, ledger):
     budget = Budget(1.0, 1e-6, "paper")

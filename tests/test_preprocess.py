@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from dpmd_fast import Atlas, Budget, BudgetExceeded, Ledger, release_atlas, release_moments
+from dpmd_fast import Atlas, Budget, BudgetExceeded, Ledger, plan, release_atlas, release_moments
 from dpmd_fast.atlas import Layer
 from dpmd_fast.atlas_file import _arrays, _metadata, _sealed
 from dpmd_fast.experiments.manifolds import distance_to_manifold, make_shape, simulate
@@ -762,3 +762,14 @@ def test_arrays_may_be_preprocessed_for_other_releases():
     np.testing.assert_allclose(release.mass, ref.mass, rtol=1e-6)
     assert np.isnan(NAMED.records(-Y)[:, 0]).all()
     assert NAMED.records(Y[:0]).shape == (0, 3)
+
+
+def test_plan_takes_original_units():
+    data = simulate(make_shape("torus"), n=10, m=200, sigma=0.1, rng=np.random.default_rng(0))
+    settings = {"dim": 2, "budget": BUDGET}
+    wanted = plan(data.queries, 5000, **settings)
+    found = plan(original_units(data.queries), 5000, preprocess=PLAIN, **settings)
+    assert found.bandwidth == pytest.approx(wanted.bandwidth, rel=1e-9)
+    assert found.signal_to_noise == pytest.approx(wanted.signal_to_noise, rel=1e-9)
+    with pytest.raises(ValueError, match="preprocess"):
+        plan(data.queries, 5000, preprocess="log", **settings)

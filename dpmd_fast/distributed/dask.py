@@ -40,6 +40,7 @@ class DaskSource(EngineSource):
                 raise ValueError(
                     "columns selects by name, and an array has no names: must be None for an array"
                 )
+            _check_real("reference", reference)
             if reference.ndim != 2:
                 raise ValueError(
                     f"reference has {reference.ndim} dimension(s): must have 2 (rows are points)"
@@ -84,6 +85,11 @@ class DaskSource(EngineSource):
         return list(dask.compute(*parts))
 
 
+def _check_real(name: str, array: Any) -> None:
+    if array.dtype.kind not in "biufO":
+        raise ValueError(f"{name} has dtype {array.dtype}: must be real numbers")
+
+
 def _on_part(task: Task, blocks: Callable[[Any], Iterator[Any]], part: Any) -> PartialSums:
     return task.on(blocks(part), n_threads=1)
 
@@ -104,11 +110,13 @@ def transform_dask(atlas: Atlas, Z: Any) -> Any:
     """A Dask array or dataframe moved, lazily; of an array also the status, as a Dask array ``status_``."""
     alone = without_receipt(atlas)
     if is_dask_frame(Z):
+        object.__setattr__(atlas, "status_", None)
         meta = alone.transform(_one_row(Z._meta)).iloc[:0]
         return Z.map_partitions(_move_frame, alone, meta=meta, enforce_metadata=False)
     import dask
     import dask.array as da
 
+    _check_real("Z", Z)
     if Z.ndim != 2 or Z.shape[1] != atlas.n_columns:
         raise ValueError(f"Z has shape {Z.shape}: must have {atlas.n_columns} columns")
     whole = Z.rechunk({1: -1})

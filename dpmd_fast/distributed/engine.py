@@ -55,6 +55,8 @@ def engine_reference(
 class EngineSource(ReferenceSource):
     """Records that never come here: tasks go to them."""
 
+    local = False
+
     def __init__(
         self,
         reference: Any,

@@ -112,6 +112,8 @@ def transform_spark(atlas: Atlas, frame: Any) -> Any:
         for name, kind in frame.dtypes
     )
 
+    object.__setattr__(atlas, "status_", None)
+
     def partition(batches: Iterable[Any]) -> Iterator[Any]:
         return transform_batches(alone, batches)
 

@@ -177,6 +177,11 @@ def digest_of(reference: Any, columns: list[str] | None = None) -> str:
         source = open_reference(reference, columns=columns)
     else:
         source = open_reference(np.asarray(reference), columns=columns)
+    if not source.local:
+        raise ValueError(
+            "reference is held by an engine, which keeps no order of the records, and a fingerprint needs "
+            "one: pay from a data set that is not bound to a fingerprint, or give files"
+        )
     if not source.rereadable:
         raise ValueError(
             "reference is a stream that can be read only once: a fingerprint needs a pass of its own; give a "

@@ -110,6 +110,7 @@ class Prospect(NamedTuple):
     scatter: float  # rms distance of the public points from their smoothed copy
     anchors: int
     reach: float  # anchors within the bandwidth of a record, on average
+    records: float  # effective number of records around an anchor, median
 
 
 def foresee(
@@ -136,4 +137,6 @@ def foresee(
     mass = np.bincount(gaps["i"], weights, len(anchors)) * n / len(Z)
     signal = float(np.median(mass)) * mu / (apart * tau)
     scatter = math.sqrt(float(((Z - flat) ** 2).sum(axis=1).mean()))
-    return Prospect(signal, scatter, len(anchors), len(weights) / len(flat))
+    squares = np.bincount(gaps["i"], weights**2, len(anchors)) * n / len(Z)
+    records = float(np.median(mass**2 / np.maximum(squares, 1e-300)))
+    return Prospect(signal, scatter, len(anchors), len(weights) / len(flat), records)

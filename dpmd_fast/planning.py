@@ -6,19 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmd_fast.bandwidth import Outlook, predicted_noise
-from dpmd_fast.cover import spectrum_dim, thinned
+from dpmd_fast.bandwidth import foreseen, predicted_noise
+from dpmd_fast.cover import thinned
 from dpmd_fast.preprocess import Preprocessor, preprocessed
 from dpmd_fast.privacy.accounting import checked_integer
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
-from dpmd_fast.privacy.lattice import contributions_apart
 from dpmd_fast.recipe import rounds_for
-from dpmd_fast.subspace import FIND_SHARE, LEAST_COLUMNS, REFINE_SHARE
 from dpmd_fast.validation import (
+    check_anchors,
     check_budget,
     checked_bandwidth,
     checked_choice,
@@ -97,50 +95,29 @@ def plan(
     check_budget(budget)
     checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
     cover = checked_cover(cover)
-    D = Z.shape[1]
     n_threads = checked_threads(n_threads)
-    for_rounds = 1.0 - (FIND_SHARE + REFINE_SHARE if D >= LEAST_COLUMNS else 0.0)
-    points = _leading(Z) if D >= LEAST_COLUMNS else Z
-    d = spectrum_dim(points, n_threads) if dim == "auto" else checked_integer("dim", dim, minimum=1)
-    if d >= D:
-        raise ValueError(f"dim = {d}: must be below the number of columns; the points have {D} feature(s)")
-    outlook = Outlook(
-        points,
-        n,
-        math.sqrt(for_rounds) * budget.mu,
-        min(d, points.shape[1] - 1),
-        apart=contributions_apart(adjacency),
-        cover=cover,
-        n_threads=n_threads,
-    )
-    h = outlook.choose() if bandwidth == "auto" else checked_bandwidth(bandwidth)
+    auto = isinstance(bandwidth, str) and bandwidth == "auto"
+    d = None if isinstance(dim, str) and dim == "auto" else checked_integer("dim", dim, minimum=1)
+    check_anchors(Z, d)
+    outlook = foreseen(Z, n, budget, d, adjacency=adjacency, cover=cover, n_threads=n_threads)
+    h = outlook.choose() if auto else checked_bandwidth(bandwidth)
     prospect = outlook.at(h)
     rounds = rounds_for(prospect.signal)
     enough = _enough(budget, prospect.signal)
-    features = points.shape[1] + 1
+    features = outlook.points.shape[1] + 1
     pairs = n * prospect.reach * features * features * (rounds + 1)
     return Plan(
         bandwidth=h,
         rounds=rounds,
-        dim=d,
+        dim=outlook.dim if d is None else d,
         anchors=prospect.anchors,
         signal_to_noise=prospect.signal,
         noise_error=predicted_noise(h, prospect.signal),
         recommended_epsilon=enough,
         seconds=pairs / _PAIRS_PER_SECOND,
         mu2=budget.mu**2,
-        advice=_advice(prospect.signal, rounds, enough, budget),
+        advice=_advice(prospect.signal, rounds, enough, budget, outlook.hopeless(h)),
     )
-
-
-def _leading(Z: np.ndarray) -> np.ndarray:
-    """Public points in their leading coordinates, in the place of the subspace to be released."""
-    center = Z.mean(axis=0)
-    values, vectors = np.linalg.eigh(np.cov(Z.T))
-    values, vectors = values[::-1], vectors[:, ::-1]
-    tail = values[len(values) // 2 :].mean()
-    kept = max(2, int((values > 2.0 * tail).sum()))
-    return np.ascontiguousarray((Z - center) @ vectors[:, : min(kept, len(values) // 2)])
 
 
 def _enough(budget: Budget, signal: float) -> float:
@@ -159,12 +136,12 @@ def _enough(budget: Budget, signal: float) -> float:
     return epsilon
 
 
-def _advice(signal: float, rounds: int, enough: float, budget: Budget) -> str:
+def _advice(signal: float, rounds: int, enough: float, budget: Budget, hopeless: bool) -> str:
     if rounds == 3:
         return f"Signal for three rounds; epsilon = {enough:.3g} would be enough for that."
     if rounds == 2:
         return f"Signal for two rounds; three need epsilon = {enough:.3g} or more records."
-    if signal >= 3.0:
+    if signal >= 3.0 and not hopeless:
         return f"Signal for one round only; three rounds need epsilon = {enough:.3g} or more records."
     return (
         f"Hardly any chart would stand out of the noise at epsilon = {budget.epsilon:g}: do not spend; use a "

@@ -12,6 +12,7 @@ from dpmd_fast.cover import Floats, greedy_cover, smoothed
 from dpmd_fast.kernels.charts import Field
 from dpmd_fast.rounds import (
     FIRST_SHARE,
+    RESIDUAL_BANDWIDTH,
     Charts,
     Mechanism,
     charts_of,
@@ -23,7 +24,6 @@ from dpmd_fast.rounds import (
 )
 from dpmd_fast.sums import apply_fields
 
-RESIDUAL_BANDWIDTH = 0.7  # of residual rounds, in units of that of round 1
 SPLITS = {1: (1.0,), 2: (0.4, 0.6), 3: (FIRST_SHARE, 0.3, 0.35)}
 _THREE_ROUNDS, _TWO_ROUNDS = 110.0, 50.0  # S / s that they need
 _MOST_ATTEMPTS = 3
@@ -129,7 +129,7 @@ def build(
         for share in test:
             shares.append(rounds.run(attempt, left * share))
         left *= 1.0 - sum(test)
-        decision = reconsider(outlook, attempt.bandwidth, attempt.bias, left)
+        decision = reconsider(outlook, attempt.bandwidth, attempt.bias, math.sqrt(attempt.variance), left)
         if decision.bandwidth == attempt.bandwidth:
             shares.append(rounds.run(attempt, left))
             return attempt, shares

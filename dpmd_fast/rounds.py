@@ -30,6 +30,7 @@ from dpmd_fast.sums import MomentSums, ResidualSums
 from dpmd_fast.tasks import PartialSums, SumTask
 
 FIRST_SHARE = 0.35  # of the budget of three rounds, for round 1
+RESIDUAL_BANDWIDTH = 0.7  # of residual rounds, in units of that of round 1
 _LEAST_NORMAL = 0.15  # h_N in units of the bandwidth
 NORMAL_DEVIATIONS = 3.0
 

@@ -149,7 +149,7 @@ def test_dim_auto():
 def test_without_a_seed_the_guarantee_holds():
     _, data = torus(2500, 250)
     atlas = release_atlas(
-        data.references, data.queries, dim=2, budget=Budget(1.0, 1e-6), adjacency="add-remove", n_public=2500
+        data.references, data.queries, dim=2, budget=Budget(6.0, 1e-6), adjacency="add-remove", n_public=2500
     )
     assert atlas.guarantee.holds == "unconditional"
     assert atlas.guarantee.adjacency == "add-remove"
@@ -200,10 +200,35 @@ def test_bad_input_is_refused_before_any_noise_is_drawn(change, message, monkeyp
 
 def test_no_signal_is_said_plainly():
     rng = np.random.default_rng(0)
+    points, anchors, budget = rng.normal(size=(20, 3)), rng.normal(size=(60, 3)), Budget(0.1, 1e-6)
     with pytest.raises(RuntimeError, match="no chart"):
-        release_atlas(
-            rng.normal(size=(20, 3)), rng.normal(size=(60, 3)), dim=1, budget=Budget(0.1, 1e-6), seed=0
-        )
+        release_atlas(points, anchors, dim=1, budget=budget, bandwidth=1.0, seed=0)
+
+
+@pytest.mark.parametrize("columns", [3, 20])
+def test_a_budget_for_noise_alone_is_not_spent(columns, tmp_path):
+    shape = make_shape("sphere", ambient=columns)
+    data = simulate(shape, n=3000, m=400, sigma=0.05, rng=np.random.default_rng(0))
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.create("people", 5.0, 1e-6)
+    settings = {"dim": 2, "ledger": ledger, "dataset": "people"}
+    with pytest.raises(ValueError, match="stand out of the noise"):
+        release_atlas(data.references, data.queries, budget=Budget(0.05, 1e-6), **settings)
+    assert ledger.history("people") == ()
+    assert "do not spend" in plan(data.queries, 3000, dim=2, budget=Budget(0.05, 1e-6)).advice
+    release_atlas(data.references, data.queries, budget=Budget(4.0, 1e-6), **settings)
+    assert len(ledger.history("people")) == 1
+
+
+def test_a_large_budget_does_not_make_charts_too_small():
+    # by seed alone: what limits is the scatter of the records, and not noise
+    shape = make_shape("torus")
+    data = simulate(shape, n=20_000, m=600, sigma=0.3, rng=np.random.default_rng(0))
+    errors = []
+    for epsilon in (1.0, 6.0):
+        made = release_atlas(data.references, data.queries, dim=2, budget=Budget(epsilon, 0.1), seed=0)
+        errors.append(float(shape.distance(made.transform(data.queries)).mean()))
+    assert errors[1] <= 1.05 * errors[0]
 
 
 def test_plan_predicts_the_signal_without_a_reference():

@@ -107,7 +107,9 @@ def atlas(epsilon: float, delta: float) -> Method:
             released = release_atlas(
                 case.sample.references, queries, dim=case.shape.dim, budget=Budget(epsilon, delta)
             )
-        except RuntimeError:  # no chart stands out of the noise; the budget is spent, the queries stay
+        except (RuntimeError, ValueError) as error:  # nothing but noise: refused, or found out; queries stay
+            if "of the noise" not in str(error):
+                raise
             return Moved(queries, 0.0, "unconditional")
         points, status = released.move(queries)
         return Moved(np.asarray(points, np.float64), float(np.mean(status == "ok")), released.guarantee.holds)

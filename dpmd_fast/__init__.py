@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dpmd_fast import cache_folder
+
 if TYPE_CHECKING:
     from dpmd_fast.atlas import Atlas
     from dpmd_fast.atlas_release import release_atlas
@@ -78,6 +80,8 @@ _HOMES = {
     "warm": ("warmup",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+cache_folder.settle()
 
 
 def __getattr__(name: str) -> Any:

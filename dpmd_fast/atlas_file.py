@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpmd_fast.atlas import Atlas, Layer
 from dpmd_fast.preprocess import Preprocessor
-from dpmd_fast.privacy.accounting import checked, checked_integer
+from dpmd_fast.privacy.accounting import checked, checked_integer, shown
 from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.subspace import Subspace
 from dpmd_fast.validation import check_range, checked_bandwidth
@@ -39,6 +39,8 @@ _HEAD_PATTERN = re.compile(
     rb'\{"format":"dpmd-fast atlas","version":(\d{1,9}),"bytes": {0,18}(\d{1,19}),"sha256":"([0-9a-f]{64})",'
 )
 _NO_SUM = "0" * 64
+_MOST_PASSES = 100  # of a layer; releases make three
+_ROUNDING = 1e-6  # of orthonormal columns
 
 _KEYS = {"format", "version", "bytes", "sha256", "package_version"}
 _KEYS |= {"guarantee", "dim", "bandwidth", "signal_to_noise", "spends", "column_names", "layers", "shapes"}
@@ -70,6 +72,8 @@ def write_atlas(atlas: Atlas, path: str | os.PathLike[str]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
+    except OSError as problem:
+        raise OSError(f"{target} could not be written: {problem.strerror or problem}") from None
     finally:
         with suppress(FileNotFoundError):
             os.unlink(partial)
@@ -235,14 +239,14 @@ def _atlas(text: bytes, arrays: Arrays) -> Atlas:
         _check_arrays(arrays, metadata["shapes"], len(layers))
         names = metadata["column_names"]
         atlas = Atlas(
-            guarantee=Guarantee(**{**guarantee, "conditions": tuple(guarantee["conditions"])}),
+            guarantee=Guarantee(**{**guarantee, "conditions": _tuple(guarantee, "conditions")}),
             layers=tuple(Layer(**layer, **_part(arrays, f"layer {k} ")) for k, layer in enumerate(layers)),
             subspace=Subspace(**part) if (part := _part(arrays, "subspace ")) else None,
             dim=metadata["dim"],
             bandwidth=metadata["bandwidth"],
-            signal_to_noise=tuple(metadata["signal_to_noise"]),
-            spends=tuple((what, mu2) for what, mu2 in metadata["spends"]),
-            column_names=None if names is None else tuple(names),
+            signal_to_noise=_tuple(metadata, "signal_to_noise"),
+            spends=tuple((what, mu2) for what, mu2 in _tuple(metadata, "spends")),
+            column_names=None if names is None else _tuple(metadata, "column_names"),
             preprocess=_preprocess(metadata),
         )
         _check(atlas)
@@ -264,6 +268,12 @@ def _preprocess(metadata: dict[str, Any]) -> Preprocessor | None:
 
 def _part(arrays: Arrays, prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _tuple(part: dict[str, Any], name: str) -> tuple[Any, ...]:
+    if not isinstance(part[name], list):
+        raise ValueError(f"{name}: must be a list")
+    return tuple(part[name])
 
 
 def _check_keys(what: str, given: Iterable[str], wanted: set[str]) -> None:
@@ -308,6 +318,7 @@ def _check(atlas: Atlas) -> None:
         columns, inside = len(atlas.subspace.origin), atlas.subspace.basis.shape[-1]
         _check_array("subspace origin", atlas.subspace.origin, (columns,))
         _check_array("subspace basis", atlas.subspace.basis, (columns, inside))
+        _check_frames("subspace basis", atlas.subspace.basis)
     if not dim <= inside <= columns:
         raise ValueError(f"dim = {dim}: does not fit {inside} coordinates of {columns} columns")
     for number, layer in enumerate(atlas.layers):
@@ -333,16 +344,19 @@ def _check_layer(what: str, layer: Layer, columns: int, dim: int) -> None:
     _check_array(f"{what} centers", layer.centers, (charts, columns))
     _check_array(f"{what} tangents", layer.tangents, (charts, columns, dim))
     _check_array(f"{what} masses", layer.masses, (charts,))
-    if not (layer.masses >= 0.0).all():
-        raise ValueError(f"{what} masses: must not be negative")
+    if not (layer.masses > 0.0).all():
+        raise ValueError(f"{what} masses: must be positive")
+    _check_frames(f"{what} tangents", layer.tangents)
     if layer.offsets is not None:
         _check_array(f"{what} offsets", layer.offsets, (charts, columns))
     if layer.slopes is not None:
         _check_array(f"{what} slopes", layer.slopes, (charts, dim, columns))
     try:
         checked_bandwidth(layer.bandwidth)
-        checked_integer("passes", layer.passes, minimum=1)
-        checked("strength", layer.strength)
+        if checked_integer("passes", layer.passes, minimum=1) > _MOST_PASSES:
+            raise ValueError(f"passes = {shown(layer.passes)}: must be at most {_MOST_PASSES}")
+        if checked("strength", layer.strength) > 1.0:
+            raise ValueError(f"strength = {layer.strength!r}: must be at most 1")
     except ValueError as problem:
         raise ValueError(f"{what} {problem}") from None
 
@@ -351,6 +365,13 @@ def _check_array(name: str, array: NDArray[np.float64], shape: tuple[int, ...]) 
     if array.shape != shape or array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}: must be {shape}, and not empty")
     check_range(name, array)
+
+
+def _check_frames(name: str, frames: NDArray[np.float64]) -> None:
+    """Refuse columns that are not orthonormal: what is called a projection would be none."""
+    products = np.matmul(np.swapaxes(frames, -1, -2), frames)
+    if not (np.abs(products - np.eye(frames.shape[-1])) <= _ROUNDING).all():
+        raise ValueError(f"{name}: must be orthonormal")
 
 
 def _refuse_constant(text: str) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from dpmd_fast.atlas import Atlas, Layer
-from dpmd_fast.bandwidth import Outlook
+from dpmd_fast.bandwidth import Outlook, foreseen
 from dpmd_fast.cover import Floats, spectrum_dim, thinned
-from dpmd_fast.io import ReferenceSource, check_public, check_valid, open_reference
+from dpmd_fast.io import ReferenceSource, by_name, check_public, check_valid, open_reference
 from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.moments import check_columns
 from dpmd_fast.preprocess import INVALID, Preprocessor, preprocessed
 from dpmd_fast.preprocess_release import joint_guarantee
-from dpmd_fast.privacy.accounting import checked_integer
+from dpmd_fast.privacy.accounting import checked_integer, shown
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.charge import Charge, budget_parameters, open_account
 from dpmd_fast.privacy.entropy import open_source
@@ -30,6 +30,7 @@ from dpmd_fast.subspace import FIND_SHARE, LEAST_COLUMNS, REFINE_SHARE, Subspace
 from dpmd_fast.tasks import through
 from dpmd_fast.validation import (
     LARGEST,
+    check_anchors,
     check_budget,
     checked_bandwidth,
     checked_beta,
@@ -38,7 +39,6 @@ from dpmd_fast.validation import (
     checked_threads,
 )
 
-_LEAST_SPREAD = 1e-30  # of the anchors: bandwidths and files have a smallest size
 _SMALLEST_SHARE = 0.01  # no release gets less of the budget
 _MOST_ROUNDS = 20
 
@@ -70,12 +70,14 @@ def release_atlas(
     ----------
     reference : array, DataFrame, Arrow table, path or list of paths of Parquet files
         The private records. They are read once for every release, in batches.
-    anchors : array (m, D)
-        Public points around the manifold, for instance the first queries. The file of the atlas shows
+    anchors : array (m, D) or table
+        Public points around the manifold, for instance the first queries; of a table the columns that the
+        reference has, by name. The file of the atlas shows
         smoothed copies of some of them. Never take them from the reference.
     bandwidth : float or "auto"
         Radius of the charts. "auto" begins with what the public points suggest and pays for finding out
-        whether that is too large.
+        whether that is too large. If noise would decide where points go, by what the public points let
+        expect, it is refused before the spend; a number is taken as it is.
     dim : int or "auto"
         Intrinsic dimension; "auto" reads it off the spectra of the public points, then off the release.
     budget : Budget
@@ -122,7 +124,8 @@ def release_atlas(
     of both releases together.
     """
     account = open_account(ledger, dataset, seed)
-    Z = preprocessed("anchors", anchors, preprocess)
+    original = open_reference(reference, columns=columns, batch_rows=batch_rows)
+    Z = preprocessed("anchors", by_name("anchors", anchors, original.column_names), preprocess)
     if preprocess is not None:
         _check_paid(preprocess, adjacency, account is not None)
     D = Z.shape[1]
@@ -130,8 +133,6 @@ def release_atlas(
     h = None if _is_auto("bandwidth", bandwidth) else checked_bandwidth(bandwidth)
     d = None if _is_auto("dim", dim) else checked_integer("dim", dim, minimum=1)
     number = None if _is_auto("rounds", rounds) else _checked_rounds(rounds)
-    if d is not None and d >= D:
-        raise ValueError(f"dim = {d}: must be below the number of columns; the points have {D} feature(s)")
     if checked_beta(beta) != 2.0:
         raise ValueError(f"beta = {beta!r}: an atlas supports 2 only")
     cover = checked_cover(cover)
@@ -140,19 +141,7 @@ def release_atlas(
     n_threads = checked_threads(n_threads)
     if seed is not None:
         checked_integer("seed", seed)
-    if len(Z) < D + 2:
-        raise ValueError(f"anchors has {len(Z)} sample(s): must have at least D + 2 = {D + 2}")
-    if d is None and D < 2:
-        raise ValueError(
-            "dim = 'auto': must be a number below the number of columns; the points have 1 feature"
-        )
-    spread = float(np.ptp(Z, axis=0).max())
-    if not spread > _LEAST_SPREAD:
-        raise ValueError(
-            f"anchors span {spread:g} in their widest column: must not all be equal, and not below "
-            f"{_LEAST_SPREAD:g}"
-        )
-    original = open_reference(reference, columns=columns, batch_rows=batch_rows)
+    check_anchors(Z, d)
     check_columns(original, D)
     source = original if preprocess is None else preprocess.over(original)
     check_public("anchors", anchors, reference)
@@ -161,6 +150,12 @@ def release_atlas(
         raise ValueError("reference is a stream that can be read only once: an atlas reads it several times")
     choose_lattice(math.sqrt(_SMALLEST_SHARE) * budget.mu, 1.0, adjacency)  # refuses, before any spend
     choose_lattice(budget.mu, 1.0, adjacency)
+    Z = thinned(Z)
+    public = None
+    if h is None or D < LEAST_COLUMNS:
+        public = foreseen(Z, n, budget, d, adjacency=adjacency, cover=cover, n_threads=n_threads)
+        if h is None:
+            _check_outlook(public, budget)
     guarantee = certified_guarantee(
         budget,
         mu=budget.mu,
@@ -175,7 +170,13 @@ def release_atlas(
         "atlas",
         mechanism="atlas",
         parameters=budget_parameters(
-            budget, anchors=len(Z), columns=D, bandwidth=h or "auto", dim=d or "auto", rounds=number or "auto"
+            budget,
+            anchors=len(Z),
+            columns=D,
+            bandwidth=h or "auto",
+            dim=d or "auto",
+            rounds=number or "auto",
+            **_bought(preprocess),
         ),
         reference=original,
     )
@@ -186,7 +187,6 @@ def release_atlas(
     entropy = open_source(seed)
     mu2 = budget.mu**2
     spends: list[tuple[str, float]] = []
-    Z = thinned(Z)
 
     def mechanism(subspace: Subspace | None) -> Mechanism:
         return Mechanism(
@@ -202,17 +202,19 @@ def release_atlas(
         subspace = _find_subspace(mechanism(None), Z, mu2, 1 if d is None else d, spends)
         points = Z if subspace is None else subspace.down(Z, n_threads)
         left = mu2 - math.fsum(spent for _, spent in spends)
-        public_dim = spectrum_dim(points, n_threads) if d is None else d
-        outlook = Outlook(
-            points,
-            n,
-            math.sqrt(left),
-            public_dim,
-            apart=contributions_apart(adjacency),
-            cover=cover,
-            n_threads=n_threads,
-        )
-        plan = Rounds(mechanism(subspace), points, public_dim, d is None, cover, left)
+        if public is not None and D < LEAST_COLUMNS:
+            outlook = public
+        else:
+            outlook = Outlook(
+                points,
+                n,
+                math.sqrt(left),
+                spectrum_dim(points, n_threads) if d is None else d,
+                apart=contributions_apart(adjacency),
+                cover=cover,
+                n_threads=n_threads,
+            )
+        plan = Rounds(mechanism(subspace), points, outlook.dim, d is None, cover, left)
         attempt, shares = build(plan, outlook, h, number)
         spends += [(what, share * left) for what, share in shares]
         if math.fsum(spent for _, spent in spends) > mu2 * (1.0 + 1e-9):
@@ -236,7 +238,7 @@ def release_atlas(
         signal_to_noise=tuple(attempt.signals),
         spends=tuple(spends),
         column_names=preprocess.column_names if names is None and preprocess is not None else names,
-        preprocess=preprocess,
+        preprocess=None if preprocess is None else replace(preprocess, receipt=None),
         receipt=charge.receipt,
     )
 
@@ -268,6 +270,23 @@ def _check_paid(preprocess: Preprocessor, adjacency: Adjacency, charged: bool) -
         raise ValueError("preprocess was made with a seed: must be private if a ledger pays for the atlas")
 
 
+def _bought(preprocess: Preprocessor | None) -> dict[str, float]:
+    """For the ledger: what the atlas rests on besides, which may have been paid for elsewhere."""
+    if preprocess is None or preprocess.guarantee is None:
+        return {}
+    return {"preprocessing_mu2": preprocess.guarantee.mu**2}
+
+
+def _check_outlook(outlook: Outlook, budget: Budget) -> None:
+    """Refuse, by public numbers, to spend a budget on noise."""
+    if outlook.hopeless(outlook.choose()):
+        raise ValueError(
+            f"budget: hardly any chart would stand out of the noise at epsilon = {budget.epsilon:g}, delta "
+            f"= {budget.delta:g}, and points would be moved further than they are off: plan(...) says what "
+            "would be enough; a bandwidth of your own is taken as it is"
+        )
+
+
 def _checked_rounds(rounds: object) -> int:
     number = checked_integer("rounds", rounds, minimum=1)
     if number > _MOST_ROUNDS:
@@ -277,7 +296,7 @@ def _checked_rounds(rounds: object) -> int:
 
 def _is_auto(name: str, value: object) -> bool:
     if isinstance(value, str) and value != "auto":
-        raise ValueError(f"{name} = {value!r}: must be a number or 'auto'")
+        raise ValueError(f"{name} = {shown(value)}: must be a number or 'auto'")
     return value == "auto" if isinstance(value, str) else False
 
 

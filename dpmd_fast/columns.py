@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmd_fast.privacy.accounting import shown
 from dpmd_fast.validation import Points
 
 _NAMES_SHOWN = 20
@@ -18,12 +19,19 @@ def checked_columns(columns: object) -> tuple[str, ...] | None:
     if columns is None:
         return None
     if not isinstance(columns, (list, tuple)) or not all(isinstance(name, str) for name in columns):
-        raise ValueError(f"columns = {columns!r}: must be None or a list of column names (strings)")
+        raise ValueError(f"columns = {shown(columns)}: must be None or a list of column names (strings)")
     if not columns:
         raise ValueError("columns is empty: must hold at least one column name, or be None for all columns")
     if len(set(columns)) < len(columns):
         raise ValueError(f"columns names {_listed(_repeated(columns))} more than once")
     return tuple(columns)
+
+
+def names_of(table: Any) -> tuple[str, ...] | None:
+    """Names of the columns of a table; None for anything else."""
+    if is_of(table, "pandas", "DataFrame") or is_of(table, "polars", "DataFrame"):
+        return tuple(str(name) for name in table.columns)
+    return tuple(table.schema.names) if is_of(table, "pyarrow", "Table", "RecordBatch") else None
 
 
 def places_of(columns: tuple[str, ...] | None, names: Sequence[str], what: str) -> list[int]:

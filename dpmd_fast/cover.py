@@ -72,7 +72,7 @@ def read_moments(values: Floats, h: float, c: float) -> LocalMoments:
     safe = np.where(mass > 0.0, mass, 1.0)
     offsets = h * values[:, :-1, -1] / (math.sqrt(c) * safe[:, None])
     lengths = np.linalg.norm(offsets, axis=1)
-    offsets *= np.minimum(1.0, h / np.maximum(lengths, 1e-300))[:, None]
+    offsets *= (h / np.maximum(lengths, h))[:, None]
     second = h * h * values[:, :-1, :-1] / safe[:, None, None]
     return LocalMoments(mass, offsets, second - offsets[:, :, None] * offsets[:, None, :])
 

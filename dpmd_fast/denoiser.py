@@ -24,6 +24,7 @@ from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarante
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.privacy.ledger import Ledger
 from dpmd_fast.reference import FittedReference, fit_reference, like_queries
+from dpmd_fast.sums import check_memory
 from dpmd_fast.validation import (
     LARGEST,
     Points,
@@ -32,6 +33,7 @@ from dpmd_fast.validation import (
     checked_choice,
     checked_geometry,
     checked_points,
+    checked_steps,
     checked_threads,
 )
 
@@ -208,6 +210,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             released="all queries and steps together",
         )
         n_threads = checked_threads(self.n_threads)
+        check_memory(*queries.shape)
         charge = self._charge(guarantee, queries, self._fitted, bandwidth=h, dim=d, beta=beta)
         self._warn_large_delta(self._fitted)
         for _ in self._fitted.blocks():  # a file that has gone is noticed before the spend
@@ -321,7 +324,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         if self.seed is not None:
             checked_integer("seed", self.seed)
-        steps = checked_integer("steps", self.steps, minimum=1)
+        steps = checked_steps(self.steps)
         if self.schedule is None or isinstance(self.schedule, str):
             checked("theta", self.theta, positive=True, below=1.0)
         return steps, checked("sensitivity_constant", self.sensitivity_constant, positive=True)

@@ -8,9 +8,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpmd_fast.kernels.descent import descend
-from dpmd_fast.privacy.accounting import checked, checked_integer
+from dpmd_fast.privacy.accounting import checked
 from dpmd_fast.reference import Floats, fit_reference
-from dpmd_fast.validation import check_enough, checked_geometry, checked_points, checked_threads
+from dpmd_fast.validation import (
+    check_enough,
+    checked_geometry,
+    checked_points,
+    checked_steps,
+    checked_threads,
+)
 
 _STATUS = np.array(["ok", "no_neighbor", "failed"])
 
@@ -60,7 +66,7 @@ def gradient_descent(
     h, d, exponent = checked_geometry(bandwidth, dim, beta, D)
     check_enough("Y", n, d)
     queries = checked_points("Z", Z, columns=D)
-    most = checked_integer("steps", steps, minimum=1)
+    most = checked_steps(steps)
     smallest = checked("tolerance", tolerance)
     threads = checked_threads(n_threads)
     fitted = fit_reference(reference, h, d, exponent, threads)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dpmd_fast.atlas import Atlas
 from dpmd_fast.columns import arrow_number_type, as_type, checked_columns, places_of, values
 from dpmd_fast.formats import Incoming, explained, format_of, open_batches, open_writer
+from dpmd_fast.privacy.accounting import shown
 from dpmd_fast.rewriting import Mover, Replacer, Rewriter, run
 from dpmd_fast.validation import Points, check_range, checked_threads
 
@@ -116,7 +117,9 @@ def check_pair(read: str, written: str, status_column: str | None = None) -> Non
     if kinds[0] != kinds[1] and "npy" in kinds:
         raise ValueError(f"{written}: must end in .npy if and only if {read} does; an array has no columns")
     if kinds[0] == "npy" and status_column is not None:
-        raise ValueError(f"status_column = {status_column!r}: must be None for an array, which has no names")
+        raise ValueError(
+            f"status_column = {shown(status_column)}: must be None for an array, which has no names"
+        )
     if os.path.exists(read) and os.path.exists(written) and os.path.samefile(read, written):
         raise ValueError(f"{written} is the file to be read: must be another one")
 
@@ -175,15 +178,36 @@ def appearing(target: str, *, overwrite: bool = False) -> Iterator[str]:
         yield partial
         with open(partial, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(partial, target)
+        publish(partial, target, overwrite=overwrite)
+    except OSError as problem:
+        if problem.errno is None:  # has been explained
+            raise
+        raise OSError(f"{target} could not be written: {problem.strerror}") from None
     finally:
         with suppress(FileNotFoundError):
             os.unlink(partial)
 
 
+def publish(partial: str, target: str, *, overwrite: bool) -> None:
+    """Give a complete file its name; without `overwrite` not if another file got it in the meantime."""
+    if not overwrite:
+        try:
+            os.link(partial, target)
+            return
+        except FileExistsError:
+            raise FileExistsError(
+                f"{target} could not be written: another file has got that name since the work began"
+            ) from None
+        except OSError:  # no links on this file system: a look, then
+            check_target(target)
+    os.replace(partial, target)
+
+
 def check_target(target: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Refuse a name under which no file can be written; writes nothing that stays."""
     name = os.fsdecode(target)
+    if not os.path.basename(name):
+        raise ValueError(f"{name!r} cannot be written: must be the name of a file")
     folder = os.path.dirname(name) or os.curdir
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{name} cannot be written: there is no folder {folder}")
@@ -204,9 +228,11 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool = False) -> 
     try:
         with open(trial, "xb"):
             pass
-        os.unlink(trial)
     except OSError as problem:
         raise OSError(f"{name} cannot be written: {problem.strerror}") from None
+    finally:  # also where a signal comes in between
+        with suppress(FileNotFoundError):
+            os.unlink(trial)
 
 
 def _rewrite(

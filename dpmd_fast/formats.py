@@ -29,6 +29,7 @@ _BATCH_BYTES = 8 * 2**20
 _FEWEST_ROWS, _MOST_ROWS = 1024, 1 << 14  # a batch should fit into the cache of a processor
 _READ_BYTES = 2**16  # per column of a Parquet file
 _GROUP_ROWS, _GROUP_BYTES = 1 << 20, 128 * 2**20  # most in a row group that is written
+_MAPPED_BYTES = 256 * 2**20  # Arrow files whose batches are larger on average are mapped
 _TEXT_SHOWN = 200
 
 
@@ -91,20 +92,32 @@ def open_batches(
     """
     kind = format_of(path)
     check_input(path)
+    before = _stamp(path)
     opener = {"Parquet": _open_parquet, "CSV": _open_csv, "Arrow": _open_arrow, "npy": _open_npy}[kind]
     with ExitStack() as stack:
         try:
             incoming = opener(path, numbers, columns, stack)
         except Exception as problem:
             raise _complaint(path, kind, problem) from None
-        yield incoming._replace(batches=_guarded(path, kind, incoming.batches))
+        yield incoming._replace(batches=_guarded(path, kind, incoming.batches, before))
 
 
-def _guarded(path: str, kind: str, items: Iterator[Any]) -> Iterator[Any]:
+def _guarded(path: str, kind: str, items: Iterator[Any], before: tuple[int, int]) -> Iterator[Any]:
     try:
         yield from items
     except Exception as problem:
         raise _complaint(path, kind, problem) from None
+    if _stamp(path) != before:  # of text that was cut off, a reader sees only that it ends
+        raise ValueError(f"{path} was changed while it was read")
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """Size and time of the last change."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return -1, -1
+    return found.st_size, found.st_mtime_ns
 
 
 def _complaint(path: str, kind: str, problem: Exception) -> ValueError:
@@ -185,7 +198,7 @@ def _open_arrow(
 ) -> Incoming:
     import pyarrow as pa
 
-    reader = pa.ipc.open_file(stack.enter_context(pa.memory_map(path)))
+    reader = pa.ipc.open_file(stack.enter_context(arrow_file(path)))
     schema = reader.schema
     if columns is not None:
         schema = pa.schema([schema.field(name) for name in columns], metadata=schema.metadata)
@@ -199,6 +212,20 @@ def _open_arrow(
                 yield batch.slice(start, size), False
 
     return Incoming("Arrow", schema, None, None, batches())
+
+
+def arrow_file(path: str) -> Any:
+    """An Arrow IPC file, open for its batches to be read one by one.
+
+    It is not mapped into memory, where an error of the disk, or a file that shrinks, would end the process
+    without a word; unless its batches are too large to be held.
+    """
+    import pyarrow as pa
+
+    with pa.memory_map(path) as mapped:
+        batches = pa.ipc.open_file(mapped).num_record_batches
+    large = os.path.getsize(path) > _MAPPED_BYTES * max(batches, 1)
+    return pa.memory_map(path) if large else pa.OSFile(path)
 
 
 def _open_npy(
@@ -221,7 +248,10 @@ def _open_npy(
         size = _batch_rows(width)
         for start in range(0, rows, size):
             count = min(size, rows - start)
-            yield np.fromfile(file, dtype, count * width).reshape(count, width), False
+            numbers = np.fromfile(file, dtype, count * width)
+            if len(numbers) < count * width:
+                raise ValueError("it ends too early: it was truncated")
+            yield numbers.reshape(count, width), False
 
     return Incoming("npy", None, (rows, width), rows, batches())
 

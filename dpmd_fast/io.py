@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.columns import arrow_number_type, checked_columns, is_of, pandas_values
+from dpmd_fast.columns import (
+    arrow_number_type,
+    checked_columns,
+    is_of,
+    names_of,
+    pandas_values,
+    places_of,
+)
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.sources import (
     KINDS,
@@ -127,6 +134,20 @@ def check_valid(source: ReferenceSource, most: float, advice: str = _DROP) -> No
             f"reference contains non-finite or too large values: all must be finite and at most {most:g} in "
             f"size; {advice}"
         )
+
+
+def by_name(name: str, points: Any, names: tuple[str, ...] | None) -> Any:
+    """Public points with the columns of the reference, in its order, where both have names."""
+    given = names_of(points)
+    if given is None or names is None or given == names:
+        return points
+    missing = [column for column in names if column not in given]
+    if missing:
+        raise ValueError(f"{name} lacks {len(missing)} column(s) of the reference, {missing[0]!r} among them")
+    places = places_of(names, given, name)
+    if is_of(points, "pandas", "DataFrame"):
+        return points.iloc[:, places]
+    return points[:, places] if is_of(points, "polars", "DataFrame") else points.select(places)
 
 
 def check_public(name: str, points: Any, reference: Any) -> None:

@@ -279,12 +279,20 @@ def _checked_k(k: object, most: int) -> int:
 
 def _coded(name: str, values: ArrayLike) -> Integers:
     """Labels of any kind as integers from 0."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except Exception:
+        raise ValueError(f"{name} cannot be read as an array: must be a list of labels") from None
     if array.ndim != 1 or not array.size:
         raise ValueError(f"{name} has shape {array.shape}: must be a list of at least one label")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"{name} contains NaN or infinity: every point must have a label")
-    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+    try:
+        return np.unique(array, return_inverse=True)[1].astype(np.int64)
+    except Exception:  # some cannot be compared with others
+        raise ValueError(
+            f"{name} holds labels of different kinds: all must be numbers, or all texts"
+        ) from None
 
 
 def _same_length(name: str, values: Any, other: str, others: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmd_fast.io import ReferenceSource, check_public, check_valid, open_reference
+from dpmd_fast.io import ReferenceSource, by_name, check_public, check_valid, open_reference
 from dpmd_fast.kernels.index import BallIndex, build_index
 from dpmd_fast.kernels.moments import record_norms
 from dpmd_fast.privacy.accounting import checked, checked_integer
@@ -28,7 +28,7 @@ from dpmd_fast.privacy.lattice import Lattice, choose_lattice
 from dpmd_fast.privacy.ledger import Ledger
 from dpmd_fast.privacy.mechanism import noisy_sums
 from dpmd_fast.release import HOMOGENEOUS, Release
-from dpmd_fast.sums import MomentSums
+from dpmd_fast.sums import MomentSums, check_memory
 from dpmd_fast.tasks import SumTask
 from dpmd_fast.validation import (
     LARGEST,
@@ -115,7 +115,8 @@ def release_moments(
     sampled exactly: mu = sqrt(2) B / M (or B / M). `docs/privacy.md` has the proof.
     """
     account = open_account(ledger, dataset, seed)
-    points = checked_points("locations", locations)
+    source = open_reference(reference, columns=columns, batch_rows=batch_rows)
+    points = checked_points("locations", by_name("locations", locations, source.column_names))
     h, beta = checked_bandwidth(bandwidth), checked_beta(beta)
     check_budget(budget)
     adjacency = checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))  # type: ignore[assignment]
@@ -125,9 +126,9 @@ def release_moments(
         tau = checked("tau", tau, positive=True)
     if seed is not None:
         checked_integer("seed", seed)
-    source = open_reference(reference, columns=columns, batch_rows=batch_rows)
     check_public("locations", locations, reference)
     check_columns(source, points.shape[1])
+    check_memory(*points.shape)
     index = build_index(points, h, n_threads)
     if tau is None:
         tau = natural_tau(index, beta, n_threads=n_threads)

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.reference import Floats, denoise, fit_reference, like_queries
-from dpmd_fast.validation import check_enough, check_range, checked_geometry, checked_threads
+from dpmd_fast.validation import check_enough, check_range, checked_geometry, checked_steps, checked_threads
 
 
 def paper_bandwidth(n: int, dim: int, sigma: float) -> float:
@@ -64,7 +64,7 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Local PCA at every row of the reference `X`."""
         reference = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=3)
         h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, reference.shape[1])
-        checked_integer("steps", self.steps, minimum=1)
+        checked_steps(self.steps)
         check_enough("X", len(reference), d)
         check_range("X", reference)
         self._fitted = fit_reference(reference, h, d, beta, checked_threads(self.n_threads))
@@ -75,7 +75,7 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         queries = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         check_range("X", queries)
-        points, self.status_ = denoise(self._fitted, queries, checked_integer("steps", self.steps, minimum=1))
+        points, self.status_ = denoise(self._fitted, queries, checked_steps(self.steps))
         return like_queries(points, queries, self.status_)
 
     @property

@@ -7,6 +7,7 @@ budget (`preprocess_release`). None is ever taken from private records in passin
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -17,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import boxcox, inv_boxcox
 
-from dpmd_fast.columns import is_of
+from dpmd_fast.columns import names_of
 from dpmd_fast.io import ReferenceSource, open_reference
-from dpmd_fast.privacy.accounting import checked
+from dpmd_fast.privacy.accounting import checked, shown
+from dpmd_fast.privacy.charge import Receipt
 from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.tasks import PartialSums, Task, through
 from dpmd_fast.validation import LARGEST, Points, checked_points
@@ -34,7 +36,7 @@ INVALID = (
     "values of columns that are logged must be positive, too; pass on_invalid='drop' to leave such values "
     "out, or clean the reference"
 )
-_SMALLEST_SCALE = 1e-40
+SMALLEST_SCALE = 1e-40
 _DECILES = (0.1, 0.5, 0.9)
 
 
@@ -43,7 +45,7 @@ def preprocessed(name: str, points: Any, preprocess: Preprocessor | None) -> Flo
     if preprocess is None:
         return np.asarray(checked_points(name, points), dtype=np.float64)
     if not isinstance(preprocess, Preprocessor):
-        raise ValueError(f"preprocess = {preprocess!r}: must be a Preprocessor or None")
+        raise ValueError(f"preprocess = {shown(preprocess)}: must be a Preprocessor or None")
     return np.asarray(preprocess.forward(points, name=name), dtype=np.float64)
 
 
@@ -64,6 +66,9 @@ class Preprocessor:
     guarantee : Guarantee, optional
         What the numbers cost, where they were bought with a budget (`private_preprocessor`); None for numbers
         that are public by themselves.
+    receipt : Receipt, optional
+        The debit that paid for them, if there was a ledger; ``receipt.record_file(path)`` notes a file there.
+        Neither in files nor in copies that go to other processes.
     """
 
     center: tuple[float, ...]
@@ -72,6 +77,10 @@ class Preprocessor:
     clip: float = CLIP
     column_names: tuple[str, ...] | None = None
     guarantee: Guarantee | None = field(default=None, repr=False)
+    receipt: Receipt | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "receipt": None}
 
     def __post_init__(self) -> None:
         center, scale = _numbers("center", self.center), _numbers("scale", self.scale)
@@ -80,18 +89,18 @@ class Preprocessor:
             raise ValueError("center is empty: must hold a number for each column, and at least one")
         if len(scale) != D:
             raise ValueError(f"scale has {len(scale)} number(s): must have {D}, as center")
-        if not all(number > _SMALLEST_SCALE for number in scale):
-            raise ValueError(f"scale = {scale!r}: all must be above {_SMALLEST_SCALE:g}")
-        log = tuple(self.log) or (False,) * D
+        if not all(number > SMALLEST_SCALE for number in scale):
+            raise ValueError(f"scale = {scale!r}: all must be above {SMALLEST_SCALE:g}")
+        log = _items("log", self.log) or (False,) * D
         if len(log) != D or not all(isinstance(one, (bool, np.bool_)) for one in log):
-            raise ValueError(f"log = {self.log!r}: must be {D} booleans, as many as center has numbers")
-        names = None if self.column_names is None else tuple(self.column_names)
+            raise ValueError(f"log = {shown(self.log)}: must be {D} booleans, as many as center has numbers")
+        names = None if self.column_names is None else _items("column_names", self.column_names)
         if names is not None:
             texts = all(isinstance(name, str) for name in names)
             if not texts or not len(set(names)) == len(names) == D:
-                raise ValueError(f"column_names = {names!r}: must be {D} different texts")
+                raise ValueError(f"column_names = {shown(self.column_names)}: must be {D} different texts")
         if self.guarantee is not None and not isinstance(self.guarantee, Guarantee):
-            raise ValueError(f"guarantee = {self.guarantee!r}: must be a Guarantee or None")
+            raise ValueError(f"guarantee = {shown(self.guarantee)}: must be a Guarantee or None")
         if self.guarantee is not None and self.guarantee.holds == "conditional":
             raise ValueError("guarantee: must not be conditional")
         clip = checked("clip", self.clip, positive=True, below=LARGEST)
@@ -124,7 +133,7 @@ class Preprocessor:
             By default those of a DataFrame.
         """
         points = np.asarray(checked_points("sample", sample), dtype=np.float64)
-        names = _names_of(sample) if column_names is None else tuple(column_names)
+        names = names_of(sample) if column_names is None else _items("column_names", column_names)
         skewness = checked("skewness", skewness, below=1.0)
         choices = chosen_logs(log, names, points.shape[1])
         logs = []
@@ -141,7 +150,7 @@ class Preprocessor:
             scaled[:, place] = logarithms if choice else column
         center = np.median(scaled, axis=0)
         scale = np.median(np.abs(scaled - center), axis=0)
-        still = [label(names, place) for place in np.flatnonzero(scale <= _SMALLEST_SCALE)]
+        still = [label(names, place) for place in np.flatnonzero(scale <= SMALLEST_SCALE)]
         if still:
             raise ValueError(
                 f"sample has a median absolute deviation of 0 in {', '.join(still)}: such columns cannot be "
@@ -222,7 +231,8 @@ class Preprocessor:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold; `from_dict` makes an equal preprocessor of them."""
-        given = dataclasses.asdict(self)
+        given = dataclasses.asdict(dataclasses.replace(self, receipt=None))
+        del given["receipt"]
         for name in ("center", "scale", "log"):
             given[name] = list(given[name])
         given["column_names"] = None if self.column_names is None else list(self.column_names)
@@ -233,7 +243,7 @@ class Preprocessor:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Preprocessor:
         """What `to_dict` was called on; anything else is refused."""
-        wanted = {one.name for one in dataclasses.fields(cls)}
+        wanted = {one.name for one in dataclasses.fields(cls)} - {"receipt"}
         if not isinstance(values, Mapping) or set(values) != wanted:
             raise ValueError(f"a preprocessor must have exactly {', '.join(sorted(wanted))}")
         paid = values["guarantee"]
@@ -248,7 +258,7 @@ class Preprocessor:
         return cls(**{**values, **{name: tuple(values[name]) for name in lists}, "guarantee": paid})
 
     def _checked(self, name: str, X: Any) -> Points:
-        self._check_names(name, _names_of(X))
+        self._check_names(name, names_of(X))
         points = checked_points(name, X)
         if points.shape[1] != self.n_columns:
             raise ValueError(
@@ -355,7 +365,7 @@ def chosen_logs(log: Logs, names: tuple[str, ...] | None, columns: int) -> list[
     if names is not None and given and set(given) <= set(names):
         return [name in set(given) for name in names]
     allowed = f"'auto', True, False, {columns} booleans"
-    raise ValueError(f"log = {log!r}: must be {allowed}" + (" or names of columns" if names else ""))
+    raise ValueError(f"log = {shown(log)}: must be {allowed}" + (" or names of columns" if names else ""))
 
 
 def label(names: tuple[str, ...] | None, place: SupportsIndex) -> str:
@@ -367,18 +377,18 @@ def not_positive(name: str, labels: Sequence[str]) -> str:
     return f"{name} has values that are not positive in {', '.join(labels)}: the logarithm is taken there"
 
 
-def _names_of(table: Any) -> tuple[str, ...] | None:
-    frame = is_of(table, "pandas", "DataFrame") or is_of(table, "polars", "DataFrame")
-    return tuple(str(name) for name in table.columns) if frame else None
+def _items(name: str, values: Any) -> tuple[Any, ...]:
+    listed = isinstance(values, (Sequence, np.ndarray)) and np.ndim(values) == 1
+    if not listed or isinstance(values, (str, bytes)):
+        raise ValueError(f"{name} = {shown(values)}: must be a sequence, with one for each column")
+    return tuple(values)
 
 
 def _numbers(name: str, values: Any) -> tuple[float, ...]:
-    given = (
-        tuple(values) if isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, str) else None
-    )
-    if given is None or not all(isinstance(one, Real) and not isinstance(one, bool) for one in given):
-        raise ValueError(f"{name} = {values!r}: must be a sequence of numbers, one for each column")
-    numbers = tuple(float(one) for one in given)
+    given = _items(name, values)
+    if not all(isinstance(one, Real) and not isinstance(one, bool) for one in given):
+        raise ValueError(f"{name} = {shown(values)}: must be a sequence of numbers, one for each column")
+    numbers = tuple(float(one) if abs(one) <= LARGEST else math.inf for one in given)
     if not all(abs(number) <= LARGEST for number in numbers):  # false for NaN
-        raise ValueError(f"{name} = {values!r}: all must be finite and at most {LARGEST:g} in size")
+        raise ValueError(f"{name} = {shown(values)}: all must be finite and at most {LARGEST:g} in size")
     return numbers

@@ -20,6 +20,7 @@ from dpmd_fast.preprocess import (
     CLIP,
     INVALID,
     SKEWED,
+    SMALLEST_SCALE,
     Floats,
     Logs,
     MappedSource,
@@ -29,7 +30,7 @@ from dpmd_fast.preprocess import (
     label,
     validity,
 )
-from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_epsilon
+from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_epsilon, shown
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.charge import Charge, budget_parameters, open_account
 from dpmd_fast.privacy.entropy import open_source
@@ -114,7 +115,7 @@ def private_preprocessor(
     Returns
     -------
     Preprocessor
-        With its `guarantee`.
+        With its `guarantee` and, if a ledger paid, its `receipt`.
 
     Notes
     -----
@@ -179,6 +180,7 @@ def private_preprocessor(
         clip=clip,
         column_names=names,
         guarantee=charge.guarantee,
+        receipt=charge.receipt,
     )
 
 
@@ -219,10 +221,12 @@ def _checked_bounds(bounds: Any, names: tuple[str, ...] | None, columns: int) ->
         bounds = [bounds[name] for name in names]
     try:
         limits = np.asarray(bounds, dtype=np.float64)
-    except (TypeError, ValueError):
+    except Exception:  # of whatever kind: its text may show what was given
         limits = np.empty(0)
     if limits.shape != (columns, 2):
-        raise ValueError(f"bounds = {bounds!r}: must hold {columns} pairs (low, high), one for each column")
+        raise ValueError(
+            f"bounds = {shown(bounds)}: must hold {columns} pairs (low, high), one for each column"
+        )
     for place, (low, high) in enumerate(limits.tolist()):
         if not -LARGEST <= low < high <= LARGEST:  # false for NaN
             raise ValueError(
@@ -236,9 +240,14 @@ def _grid(what: str, low: float, high: float, bins: int, choice: bool | None) ->
     if choice and not low > 0.0:
         raise ValueError(f"bounds of {what} = ({low!r}, {high!r}): low must be positive where log is taken")
     try:
-        return Grid.between(low, high, bins, choice if choice is not None else low > 0.0)
+        grid = Grid.between(low, high, bins, choice if choice is not None else low > 0.0)
     except ValueError as problem:
         raise ValueError(f"bounds of {what}: {problem}") from None
+    if not np.diff(grid.edges).min() > 8.0 * SMALLEST_SCALE:  # a MAD is a quarter of a bin or more
+        raise ValueError(
+            f"bounds of {what} = ({low!r}, {high!r}): are too narrow, or too near 0, for {bins} bins"
+        )
+    return grid
 
 
 def _check_worth(n: int, columns: int, budget: Budget, bins: int) -> None:

@@ -118,7 +118,10 @@ def _denoise_block(
         if not len(alive):
             return
         X = moved[queries[alive]]
+        room.counts[: len(X)] = -1
         geometry = local_geometry(fitted.index, fitted.bases, X, fitted.beta, fitted.n_threads, room)
+        if (geometry.counts < 0).any():  # errors of threads inside a parallel kernel can get lost
+            raise MemoryError("the reference could not be looked at: a thread found no memory")
         few = geometry.counts < d + 1
         good = ~few & (geometry.masses > 0.0)
         if not good.all():

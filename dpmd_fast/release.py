@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.privacy.accounting import checked_integer
+from dpmd_fast.privacy.accounting import checked_integer, shown
 from dpmd_fast.privacy.charge import Receipt
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee
 
@@ -133,7 +133,7 @@ class Release:
     def _checked_dim(self, dim: int) -> int:
         most = self.locations.shape[1]
         if not 1 <= checked_integer("dim", dim, minimum=1) <= most:
-            raise ValueError(f"dim = {dim!r}: must be at most {most}, the number of columns")
+            raise ValueError(f"dim = {shown(dim)}: must be at most {most}, the number of columns")
         return int(dim)
 
     def _only_moments(self, what: str) -> None:

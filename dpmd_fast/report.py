@@ -5,7 +5,6 @@ It is made from public and released values alone: nothing here takes a reference
 
 from __future__ import annotations
 
-import math
 import numbers
 import os
 import platform
@@ -20,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpmd_fast.atlas import Atlas
 from dpmd_fast.files import appearing, check_target
 from dpmd_fast.plots import Picture, before_and_after, plane_of
+from dpmd_fast.privacy.accounting import shown
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.charge import Receipt
 from dpmd_fast.privacy.guarantee import Guarantee
@@ -38,7 +38,7 @@ from dpmd_fast.report_queries import (
     truth_of,
     unchanged_of,
 )
-from dpmd_fast.validation import Points, checked_points
+from dpmd_fast.validation import LARGEST, Points, checked_points
 
 _LONGEST_LIST = 50  # values of one parameter
 
@@ -128,6 +128,8 @@ def write_report(
     states = _checked_status(status, m)
     names = _checked_names(column_names, atlas, D)
     asked = _asked(parameters)
+    if not isinstance(sections, (list, tuple)):
+        raise ValueError(f"sections is a {type(sections).__name__}: must be a list of Section")
     for section in sections:
         _check_section(section)
     ledger, dataset, own = _ledger_of(ledger, dataset, receipt, atlas)
@@ -306,7 +308,10 @@ def _like(name: str, values: ArrayLike, raw: Points) -> Points:
 
 
 def _checked_status(status: ArrayLike, m: int) -> NDArray[np.str_]:
-    states = np.asarray(status)
+    try:
+        states = np.asarray(status)
+    except Exception:
+        states = np.empty(0)
     if states.shape != (m,):
         raise ValueError(
             f"status has shape {states.shape}: must have one of its words for each of {m} queries"
@@ -322,7 +327,11 @@ def _checked_names(column_names: Sequence[str] | None, atlas: Atlas | None, D: i
     names = column_names if column_names is not None or atlas is None else atlas.column_names
     if names is None:
         return None
-    if isinstance(names, str) or len(names) != D or not all(isinstance(name, str) for name in names):
+    if (
+        not isinstance(names, (list, tuple))
+        or len(names) != D
+        or not all(isinstance(name, str) for name in names)
+    ):
         raise ValueError(f"column_names: must be {D} texts")
     return [_plain(name) or f"column {j}" for j, name in enumerate(names)]
 
@@ -344,9 +353,12 @@ def _value(name: str, value: Any) -> str:
     if isinstance(value, str):
         return _plain(value)
     if isinstance(value, numbers.Integral):
-        return str(int(value))
+        return shown(int(value))
     if isinstance(value, numbers.Real):
-        return f"{float(value):.6g}"
+        try:
+            return f"{float(value):.6g}"
+        except OverflowError:  # a fraction beyond the range of floats
+            return shown(value)
     flat = isinstance(value, (list, tuple)) and len(value) <= _LONGEST_LIST
     if flat and all(isinstance(one, (str, numbers.Real)) for one in value):
         return ", ".join(_value(name, one) for one in value)
@@ -359,12 +371,15 @@ def _value(name: str, value: Any) -> str:
 def _bandwidth(atlas: Atlas | None, parameters: Mapping[str, Any] | None) -> float | None:
     value = atlas.bandwidth if atlas is not None else (parameters or {}).get("bandwidth")
     usable = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return float(value) if usable and 0.0 < float(value) < math.inf else None  # type: ignore[arg-type]
+    return float(value) if usable and 0.0 < value < LARGEST else None  # type: ignore[arg-type, operator]
 
 
 def _ledger_of(
     ledger: Ledger | None, dataset: str | None, receipt: Receipt | None, atlas: Atlas | None
 ) -> tuple[Ledger | None, str | None, int | None]:
+    for name, value, kind in (("receipt", receipt, Receipt), ("ledger", ledger, Ledger)):
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(f"{name} is a {type(value).__name__}: must be a {kind.__name__} or None")
     if receipt is None and atlas is not None:
         receipt = atlas.receipt
     if (ledger is None) != (dataset is None):

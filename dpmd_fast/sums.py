@@ -8,6 +8,8 @@ records are split over several sums that are added up.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from dpmd_fast.kernels.lanes import LANES
 from dpmd_fast.kernels.moments import (
     EXACT,
     Clipping,
+    Room,
     add_block,
     block_rows,
     room_for_block,
@@ -30,6 +33,19 @@ from dpmd_fast.privacy.lattice import Lattice
 
 Rows = NDArray[np.floating[Any]]
 MOST = 1 << 62
+_COPIES = 4  # of the sums, from floats to what is released
+
+
+def check_memory(locations: int, columns: int) -> None:
+    """Refuse, before a spend, moments of so many locations that there is no memory for them."""
+    size = 8 * locations * (columns + 1) ** 2
+    try:
+        np.empty(_COPIES * size, np.uint8)
+    except MemoryError:
+        raise MemoryError(
+            f"moments of {locations} locations in {columns} columns need {_COPIES * size / 2**30:.1f} GB, more "
+            "than there is: take fewer locations"
+        ) from None
 
 
 class ExactSums(ABC):
@@ -37,8 +53,9 @@ class ExactSums(ABC):
 
     _n_threads: int | None
 
-    def __init__(self, locations: int, features: int, width: int, bound: int) -> None:
+    def __init__(self, locations: int, features: int, width: int, bound: int, columns: int) -> None:
         self._features = features
+        self._columns = columns
         self.bound = bound
         self._recent = np.zeros((locations, width, width))
         self._totals: NDArray[np.int64] | None = None
@@ -55,6 +72,8 @@ class ExactSums(ABC):
 
     def add(self, Y: Rows) -> None:
         """Add the rows of `Y`."""
+        if Y.shape[1] != self._columns:
+            raise ValueError(f"blocks holds an array of {Y.shape[1]} column(s): must have {self._columns}")
         if (self.rows + len(Y)) * self.bound >= MOST:
             raise OverflowError("too many records for 64-bit sums at this budget")
         size = min(block_rows(len(self._recent)), (EXACT - 1) // self.bound)
@@ -83,6 +102,19 @@ class ExactSums(ABC):
         self._recent_rows = 0
 
 
+@contextmanager
+def _all_clipped(room: Room, rows: int) -> Iterator[None]:
+    """Refuse sums in which a record was not clipped by its own values.
+
+    Errors of threads inside a parallel kernel can get lost, as when there is no memory for their scratch:
+    what `room` held of other records would then be taken for theirs. A reach below zero adds nothing.
+    """
+    room.reach[:rows] = -1
+    yield
+    if (room.reach[:rows] < 0).any():
+        raise MemoryError("records could not be summed: a thread found no memory")
+
+
 def _clipping(beta: float, c: float, tau: float, lattice: Lattice) -> Clipping:
     return Clipping(beta, c, tau, float(np.sqrt(1.0 / lattice.step)), lattice.bound)
 
@@ -100,7 +132,7 @@ class MomentSums(ExactSums):
         n_threads: int | None = None,
     ) -> None:
         K, width = index.rows.shape
-        super().__init__(K, index.columns + 1, width, lattice.bound)
+        super().__init__(K, index.columns + 1, width, lattice.bound, index.columns)
         self._index = index
         self._clipping = _clipping(beta, c, tau, lattice)
         self._n_threads = n_threads
@@ -110,7 +142,8 @@ class MomentSums(ExactSums):
         return self._index.order
 
     def _add_block(self, Y: Rows) -> None:
-        add_block(self._index, self._clipping, Y, self._recent, self._room, self._n_threads)
+        with _all_clipped(self._room, len(Y)):
+            add_block(self._index, self._clipping, Y, self._recent, self._room, self._n_threads)
 
 
 class ResidualSums(ExactSums):
@@ -127,7 +160,7 @@ class ResidualSums(ExactSums):
     ) -> None:
         K, dim, _ = frames.frames.shape
         columns = frames.centers.columns
-        super().__init__(K, dim + columns + 1, feature_width(columns, dim), lattice.bound)
+        super().__init__(K, dim + columns + 1, feature_width(columns, dim), lattice.bound, columns)
         self._fields = fields
         self._frames = frames
         self._clipping = _clipping(2.0, c, tau, lattice)
@@ -142,9 +175,10 @@ class ResidualSums(ExactSums):
         X, reached = apply_fields(self._fields, Y, self._n_threads)
         residuals = Y - X
         residuals[~reached] = np.inf  # out of reach of every chart: contributes nothing
-        add_residual_block(
-            self._frames, self._clipping, X, residuals, self._recent, self._room, self._n_threads
-        )
+        with _all_clipped(self._room, len(Y)):
+            add_residual_block(
+                self._frames, self._clipping, X, residuals, self._recent, self._room, self._n_threads
+            )
 
 
 class FeatureSums(ExactSums):
@@ -152,7 +186,7 @@ class FeatureSums(ExactSums):
 
     def __init__(self, features: int, tau: float, lattice: Lattice, n_threads: int | None = None) -> None:
         width = LANES * ((features + LANES - 1) // LANES)
-        super().__init__(1, features, width, lattice.bound)
+        super().__init__(1, features, width, lattice.bound, features)
         self._clipping = _clipping(2.0, 1.0, tau, lattice)
         self._n_threads = n_threads
 

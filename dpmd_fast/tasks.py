@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.sums import MOST, ExactSums
+from dpmd_fast.validation import checked_numbers
 
 Block = NDArray[np.floating[Any]]
 View = Callable[[Any, int | None], Any]  # of a block of records, with this number of threads
@@ -44,10 +45,13 @@ class SumTask:
         ``make(n_threads=...)`` opens empty sums.
     views : tuple of callables
         What becomes of each block of records before it is added, one after the other; each row by itself.
+    columns : int or None
+        Of the records, where `partial_sums` is to look at it.
     """
 
     make: Callable[..., ExactSums]
     views: tuple[View, ...] = ()
+    columns: int | None = None
 
     def on(self, blocks: Iterable[Block], n_threads: int | None = None) -> PartialSums:
         sums = self.make(n_threads=n_threads)
@@ -60,8 +64,7 @@ class SumTask:
         empty = self.make(n_threads=1)
         values, rows = empty.total(), 0
         for part in parts:
-            if part.values.shape != values.shape or part.values.dtype != np.int64:
-                raise MismatchedSums("a partial sum does not belong to this task")
+            _check_part(part, values)
             rows += part.rows
             if rows * empty.bound >= MOST:
                 raise OverflowError("too many records for 64-bit sums at this budget")
@@ -75,13 +78,14 @@ class ValidTask:
 
     most: float
     views: tuple[View, ...] = ()
+    columns: int | None = None
 
     def on(self, blocks: Iterable[Block], n_threads: int | None = None) -> PartialSums:
         valid, rows = True, 0
         for block in blocks:  # to the end in any case: when it stops would tell where
             with np.errstate(all="ignore"):
                 seen = _seen(block, self.views, n_threads)
-                if len(seen):  # false for NaN
+                if seen.size:  # false for NaN
                     valid &= bool(float(seen.min()) >= -self.most and float(seen.max()) <= self.most)
             rows += len(block)
         return PartialSums(np.array([0 if valid else 1]), rows)
@@ -89,6 +93,7 @@ class ValidTask:
     def merge(self, parts: Iterable[PartialSums]) -> PartialSums:
         invalid, rows = np.zeros(1, np.int64), 0
         for part in parts:
+            _check_part(part, invalid)
             invalid += part.values
             rows += part.rows
         return PartialSums(invalid, rows)
@@ -104,12 +109,31 @@ def through(task: _Task, view: View) -> _Task:
 
 def partial_sums(task: Task, blocks: Iterable[Block], n_threads: int | None = None) -> PartialSums:
     """What `task` makes of some of the records, given as arrays (rows, D)."""
-    return task.on(blocks, n_threads)
+    return task.on((_checked_block(block, task.columns) for block in blocks), n_threads)
 
 
 def merge_sums(task: Task, parts: Iterable[PartialSums]) -> PartialSums:
     """One result of several, for records that are in exactly one of the parts."""
     return task.merge(parts)
+
+
+def _checked_block(block: Any, columns: int | None) -> Block:
+    records = checked_numbers("blocks", block)
+    if records.ndim != 2:
+        raise ValueError(
+            f"blocks holds an array of {records.ndim} dimension(s): must have 2 (rows are records)"
+        )
+    if columns is not None and records.shape[1] != columns:
+        raise ValueError(f"blocks holds an array of {records.shape[1]} column(s): must have {columns}")
+    return records
+
+
+def _check_part(part: Any, like: NDArray[np.int64]) -> None:
+    sums = part.values if isinstance(part, PartialSums) else None
+    if not isinstance(sums, np.ndarray) or sums.shape != like.shape or sums.dtype != np.int64:
+        raise MismatchedSums("a partial sum does not belong to this task")
+    if not isinstance(part.rows, (int, np.integer)) or part.rows < 0:
+        raise MismatchedSums("a partial sum does not say its number of records")
 
 
 def _seen(block: Block, views: tuple[View, ...], n_threads: int | None) -> Block:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.privacy.accounting import checked, checked_integer
+from dpmd_fast.privacy.accounting import checked, checked_integer, shown
 from dpmd_fast.privacy.budget import Budget
 
 Points = NDArray[np.floating[Any]]
@@ -19,11 +19,13 @@ Points = NDArray[np.floating[Any]]
 # Values in units of the bandwidth stay below 1e140, so that sums of their squares do not overflow.
 LARGEST = 1e100
 _SMALLEST = 1e-40
+_MOST_STEPS = 100_000
+_LEAST_SPREAD = 1e-30  # of anchors: bandwidths and files have a smallest size
 
 
 def checked_points(name: str, values: Any, *, columns: int | None = None) -> Points:
     """Return `values` as a finite two-dimensional float array (float32 stays float32), or refuse it."""
-    array = _numeric(name, values)
+    array = checked_numbers(name, values)
     if array.ndim != 2:
         hint = ". Reshape your data: one point is one row, values.reshape(1, -1)" if array.ndim == 1 else ""
         raise ValueError(f"{name} has {array.ndim} dimension(s): must have 2 (rows are points){hint}")
@@ -40,7 +42,7 @@ def checked_points(name: str, values: Any, *, columns: int | None = None) -> Poi
 
 def checked_point(name: str, values: Any, columns: int) -> Points:
     """Return `values` as one finite point of `columns` coordinates."""
-    array = _numeric(name, values)
+    array = checked_numbers(name, values)
     if array.shape not in ((columns,), (1, columns)):
         raise ValueError(f"{name} has shape {array.shape}: must be one point, shape ({columns},)")
     check_range(name, array)
@@ -61,23 +63,50 @@ def checked_geometry(bandwidth: Any, dim: Any, beta: Any, columns: int) -> tuple
 def checked_bandwidth(bandwidth: Any) -> float:
     h = checked("bandwidth", bandwidth, positive=True)
     if not _SMALLEST < h < LARGEST:
-        raise ValueError(f"bandwidth = {bandwidth!r}: must lie between {_SMALLEST:g} and {LARGEST:g}")
+        raise ValueError(f"bandwidth = {shown(bandwidth)}: must lie between {_SMALLEST:g} and {LARGEST:g}")
     return h
 
 
 def checked_beta(beta: Any) -> float:
     exponent = checked("beta", beta, positive=True)
     if exponent < 2.0:
-        raise ValueError(f"beta = {beta!r}: must be at least 2")
+        raise ValueError(f"beta = {shown(beta)}: must be at least 2")
     return exponent
+
+
+def check_anchors(Z: NDArray[np.float64], dim: int | None) -> None:
+    """Refuse public points around which no atlas can be laid; `dim` is None if it is to be found."""
+    D = Z.shape[1]
+    if dim is not None and dim >= D:
+        raise ValueError(f"dim = {dim}: must be below the number of columns; the points have {D} feature(s)")
+    if len(Z) < D + 2:
+        raise ValueError(f"anchors has {len(Z)} sample(s): must have at least D + 2 = {D + 2}")
+    if dim is None and D < 2:
+        raise ValueError(
+            "dim = 'auto': must be a number below the number of columns; the points have 1 feature"
+        )
+    spread = float(np.ptp(Z, axis=0).max())
+    if not spread > _LEAST_SPREAD:
+        raise ValueError(
+            f"anchors span {spread:g} in their widest column: must not all be equal, and not below "
+            f"{_LEAST_SPREAD:g}"
+        )
 
 
 def checked_cover(value: object) -> float:
     """Distance of charts in units of the bandwidth."""
     cover = checked("cover", value, positive=True)
     if cover > 1.0:
-        raise ValueError(f"cover = {value!r}: must be at most 1")
+        raise ValueError(f"cover = {shown(value)}: must be at most 1")
     return cover
+
+
+def checked_steps(value: object, name: str = "steps") -> int:
+    """A number of repetitions, at least 1, that comes to an end."""
+    steps = checked_integer(name, value, minimum=1)
+    if steps > _MOST_STEPS:
+        raise ValueError(f"{name} = {shown(value)}: must be at most {_MOST_STEPS}")
+    return steps
 
 
 def checked_threads(n_threads: Any) -> int | None:
@@ -88,7 +117,7 @@ def checked_threads(n_threads: Any) -> int | None:
 def checked_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """One of a few words."""
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
+        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(map(repr, allowed))}")
     return value
 
 
@@ -101,7 +130,9 @@ def check_enough(name: str, rows: int, dim: int) -> None:
 def check_budget(budget: object) -> None:
     """Refuse what is not a `Budget`."""
     if not isinstance(budget, Budget):
-        raise ValueError(f"budget = {budget!r}: must be a Budget, for instance Budget(epsilon=1, delta=1e-6)")
+        raise ValueError(
+            f"budget = {shown(budget)}: must be a Budget, for instance Budget(epsilon=1, delta=1e-6)"
+        )
 
 
 def check_range(name: str, array: Points) -> None:
@@ -112,17 +143,21 @@ def check_range(name: str, array: Points) -> None:
         raise ValueError(f"{name} contains values beyond {LARGEST:g}: their squares would overflow; rescale")
 
 
-def _numeric(name: str, values: Any) -> Points:
+def checked_numbers(name: str, values: Any) -> Points:
+    """Return `values` as an array of floats of any shape, or refuse it."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: must be a plain one, as values.filled(numpy.nan)")
     if type(values).__module__.startswith("scipy.sparse"):
         raise TypeError(f"{name} is a sparse matrix: must be dense, for instance values.toarray()")
     try:
         array = np.asarray(values)
         if array.dtype.kind == "O":  # a table of mixed number types, or not numbers at all
             array = array.astype(np.float64)
-    except (TypeError, ValueError):
-        array = np.empty(0, dtype="U")  # the converter's own message would show a value
+    except Exception:  # whatever it is: the converter's own message would show a value
+        array = np.empty(0, dtype="U")
     if array.dtype.kind == "c":
         raise ValueError(f"{name} holds complex numbers: Complex data not supported, must be real")
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} holds values that are not numbers: must be a rectangular array of numbers")
-    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+    with np.errstate(over="ignore"):  # of extended precision
+        return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)

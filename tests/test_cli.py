@@ -1,5 +1,6 @@
 """The command line: every verb, for people and for machines."""
 
+import contextlib
 import json
 import os
 import pty
@@ -512,7 +513,9 @@ def test_a_bar_shows_rows_only_where_they_are_public(here):
     assert "k" not in hidden.replace("dpmd-fast", "")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_an_interrupted_run_leaves_no_file(here, number, code):
     np.save("many.npy", np.random.default_rng(0).normal(size=(4_000_000, 2)))
     before = set(os.listdir())
@@ -538,6 +541,46 @@ def test_an_interrupted_run_leaves_no_file(here, number, code):
     assert process.returncode == code
     assert "Traceback" not in err
     assert set(os.listdir()) == before
+
+
+def test_a_signal_that_a_library_swallowed_still_stops(here, monkeypatch, capsys):
+    before = set(os.listdir())
+    moved = dpmd_fast.Atlas.move
+
+    def interrupted(self, *arguments):
+        with contextlib.suppress(KeyboardInterrupt):  # as a callback of a compiler does
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1.0)
+        return moved(self, *arguments)
+
+    monkeypatch.setattr(dpmd_fast.Atlas, "move", interrupted)
+    assert main(["transform", "--atlas", "atlas.dpmd", "queries.parquet", "-o", "out.parquet"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert set(os.listdir()) == before
+
+
+def test_an_account_with_hardly_anything_left_is_shown(here, capsys):
+    book = dpmd_fast.Ledger("nearly.db")
+    book.create("clinic", 1.0, 0.01)
+    book.spend("clinic", book.total("clinic").mu2 - 5e-4, "almost all")
+    assert main(["ledger", "show", "--ledger", "nearly.db"]) == 0
+    assert "worth epsilon = 0" in capsys.readouterr().out
+
+
+def test_a_bought_preprocessor_is_noted_in_the_ledger(here, capsys):
+    book = dpmd_fast.Ledger("scales.db")
+    book.create("clinic", 5.0, 1e-6)
+    with open("limits.json", "w") as file:
+        file.write('{"x": [-9, 9], "y": [-9, 9]}')
+    words = "preprocess --reference reference.parquet --bounds limits.json --epsilon 1 --delta 1e-6"
+    assert main(f"{words} --log none --ledger scales.db --dataset clinic -o scales.json".split()) == 0
+    (spend,) = book.history("clinic")
+    assert os.path.basename(spend.file) == "scales.json"
+    words = "fit --reference reference.parquet --anchors queries.parquet --dim 1 --epsilon 2 --delta 1e-6"
+    assert (
+        main(f"{words} --preprocess scales.json --ledger scales.db --dataset clinic -o a.dpmd".split()) == 0
+    )
+    assert book.history("clinic")[1].parameters["preprocessing_mu2"] == pytest.approx(spend.mu2)
 
 
 def bug():

@@ -1,10 +1,12 @@
 """Bad input on the command line: exit 2, one line, no traceback, no spend, and no file."""
 
+import shlex
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_tables import make_atlas
+from test_tables import frames, make_atlas
 
 from dpmd_fast import Atlas, Ledger
 from dpmd_fast.atlas_file import _arrays, _metadata, _sealed
@@ -74,6 +76,7 @@ def base(tmp_path_factory):
     (folder / "bytes.db").write_bytes(np.random.default_rng(0).bytes(4096))
     (folder / "bytes.json").write_bytes(np.random.default_rng(0).bytes(4096))
     (folder / "list.json").write_text("[1, 2]")
+    (folder / "bounds.json").write_text('{"x": [-9, 9], "y": [-9, 9]}')
     (folder / "words.csv").write_text(f"x,y\n{SECRET},2\n{SECRET},private words\n")
     np.save(folder / "queries.npy", queries)
     (folder / "folder").mkdir()
@@ -84,7 +87,7 @@ def base(tmp_path_factory):
         layers=tuple(
             type(layer)(
                 layer.centers[:, :2].copy(),
-                layer.tangents[:, :2, :1].copy(),
+                frames(np.random.default_rng(1), len(layer.masses), 2, 1),
                 layer.masses,
                 layer.bandwidth,
                 layer.passes,
@@ -272,6 +275,27 @@ BAD = {
         "preprocess --public queries.parquet --epsilon 1 -o new.json",
         "costs nothing",
     ),
+    "empty output": (
+        instead(FIT, ("-o new.dpmd", "-o ''")),
+        "'' cannot be written: must be the name of a file",
+    ),
+    "output of a folder": (instead(FIT, ("-o new.dpmd", "-o folder/")), "must be the name of a file"),
+    "empty report": (f"{FIT} --report ''", "must be the name of a file"),
+    "preprocess: empty output": (
+        "preprocess --reference reference.parquet --bounds bounds.json --epsilon 1 --delta 1e-6 "
+        f"{PAID} -o ''",
+        "must be the name of a file",
+    ),
+    "preprocess: NaN": (
+        "preprocess --reference reference-nan.parquet --bounds bounds.json --epsilon 1 --delta 1e-6 "
+        f"{PAID} -o new.json",
+        "pass --on-invalid drop",
+    ),
+    "endless epsilon": (instead(FIT, ("--epsilon 1", "--epsilon 1e308")), "must be positive and finite"),
+    "endless total": (
+        "ledger create --ledger budget.db --dataset new --epsilon 1e308 --delta 1e-300",
+        "must be positive and finite",
+    ),
     "unknown verb": ("nonsense", "No such command 'nonsense'"),
     "unknown option": (f"{TRANSFORM} --fast", "No such option"),
 }
@@ -290,7 +314,7 @@ def test_bad_input(base, monkeypatch, capsys, what):
     command, told = BAD[what]
     monkeypatch.chdir(base)
     before = state_of(base)
-    assert main(command.split()) == 2
+    assert main(shlex.split(command)) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("dpmd-fast: error: ")

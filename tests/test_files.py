@@ -1,5 +1,6 @@
 """Files through an atlas: the numbers of `Atlas.transform`, all else as it was, and never half a file."""
 
+import errno
 import json
 import os
 import resource
@@ -583,3 +584,26 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
     small, large = peak(400_000), peak(4_000_000)  # 32 and 320 MB of numbers
     assert large < small + 60.0
+
+
+def test_a_name_that_was_taken_in_the_meantime_is_not_replaced(tmp_path):
+    target = tmp_path / "out.txt"
+    with pytest.raises(OSError, match="another file has got that name"), appearing(str(target)):
+        target.write_text("theirs")
+    assert target.read_text() == "theirs"
+    assert os.listdir(tmp_path) == ["out.txt"]
+    with appearing(str(target), overwrite=True) as partial, open(partial, "w") as file:
+        file.write("mine")
+    assert target.read_text() == "mine"
+
+
+def test_without_links_a_file_gets_its_name_all_the_same(tmp_path, monkeypatch):
+    def refused(*_):
+        raise PermissionError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    target = tmp_path / "out.txt"
+    with appearing(str(target)) as partial, open(partial, "w") as file:
+        file.write("mine")
+    assert target.read_text() == "mine"
+    assert os.listdir(tmp_path) == ["out.txt"]

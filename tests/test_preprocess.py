@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
+import pickle
 import statistics
 import warnings
 
@@ -773,3 +775,25 @@ def test_plan_takes_original_units():
     assert found.signal_to_noise == pytest.approx(wanted.signal_to_noise, rel=1e-9)
     with pytest.raises(ValueError, match="preprocess"):
         plan(data.queries, 5000, preprocess="log", **settings)
+
+
+def test_the_receipt_stays_in_this_process(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.create("people", 5.0, 1e-6)
+    data = np.random.default_rng(0).normal(size=(5000, 2))
+    bounds = [[-9.0, 9.0]] * 2
+    made = private_preprocessor(
+        data, bounds=bounds, budget=BUDGET, log=False, ledger=ledger, dataset="people"
+    )
+    assert made.receipt.spend == ledger.history("people")[0]
+    assert "ledger.db" not in repr(made)
+    assert "ledger.db" not in json.dumps(made.to_dict())
+    assert copy.copy(made).receipt is None
+    assert b"ledger.db" not in pickle.dumps(made)
+    assert pickle.loads(pickle.dumps(made)) == made
+    settings = {"dim": 1, "bandwidth": 3.0, "budget": Budget(2.0, 1e-6)}
+    atlas = release_atlas(
+        data, data[:300] + 0.1, preprocess=made, ledger=ledger, dataset="people", **settings
+    )
+    assert atlas.preprocess == made
+    assert atlas.preprocess.receipt is None

@@ -9,12 +9,13 @@ from fractions import Fraction
 import naive
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import dpmd_fast.moments
-from dpmd_fast import Budget, LargeDeltaWarning, Release, release_moments
+from dpmd_fast import Budget, LargeDeltaWarning, Release, release_atlas, release_moments
 from dpmd_fast.kernels.index import build_index
 from dpmd_fast.moments import HOMOGENEOUS, natural_tau
 from dpmd_fast.privacy.accounting import gdp_mu
@@ -496,3 +497,29 @@ def test_a_stream_cannot_be_checked_first():
     with pytest.raises(ValueError, match="on_invalid='drop'"):
         release_moments(table.to_reader(), locations, bandwidth=0.7, budget=BUDGET)
     release_moments(table.to_reader(), locations, bandwidth=0.7, budget=BUDGET, on_invalid="drop")
+
+
+# Public points in tables
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "arrow"])
+def test_public_points_are_matched_by_name(kind):
+    Y, locations = sheet(300, 3)
+    names = ["a", "b", "c"]
+    reference = pa.table(dict(zip(names, Y.T, strict=True)))
+    turned = kind({"other": locations[:, 0], **{name: locations[:, names.index(name)] for name in "cab"}})
+    settings = {"bandwidth": 1.0, "budget": BUDGET, "seed": 0}
+    expected = release_moments(Y, locations, **settings)
+    found = release_moments(reference, turned, **settings)
+    np.testing.assert_array_equal(found.locations, locations)
+    np.testing.assert_array_equal(found.values, expected.values)
+    lacking = kind({"a": locations[:, 0], "b": locations[:, 1], "x": locations[:, 2]})
+    with pytest.raises(ValueError, match=r"locations lacks 1 column.*'c'"):
+        release_moments(reference, lacking, **settings)
+    atlas = {"bandwidth": 2.0, "dim": 2, "budget": Budget(20.0, 1e-6), "seed": 0}
+    made = release_atlas(reference, turned, **atlas)
+    np.testing.assert_array_equal(
+        made.layers[0].centers, release_atlas(Y, locations, **atlas).layers[0].centers
+    )
+    with pytest.raises(ValueError, match=r"anchors lacks 1 column.*'c'"):
+        release_atlas(reference, lacking, **atlas)

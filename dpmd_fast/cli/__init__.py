@@ -17,7 +17,7 @@ from types import FrameType
 import click
 
 from dpmd_fast import __version__
-from dpmd_fast.cli.console import one_line_warnings
+from dpmd_fast.cli.console import Stop, one_line_warnings
 from dpmd_fast.cli.denoise import denoise
 from dpmd_fast.cli.errors import PROGRAM, tell
 from dpmd_fast.cli.ledger import ledger
@@ -26,7 +26,8 @@ from dpmd_fast.cli.release import fit, plan
 from dpmd_fast.cli.runs import demo, experiment, report
 from dpmd_fast.cli.transform import transform
 
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED = 130
+_STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class _InOrder(click.Group):
@@ -69,26 +70,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, click.Abort):
-        click.echo(f"{PROGRAM}: interrupted; nothing was written, and what was spent stays spent", err=True)
+        _stopped("interrupted")
         return INTERRUPTED
+    except _Terminated as end:
+        _stopped("terminated")
+        return end.code if isinstance(end.code, int) else 1
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except Exception as error:
         return tell(error)
 
 
+def _stopped(how: str) -> None:
+    told = f"{how}; a file that was not complete was not written, and what was spent stays spent"
+    click.echo(f"{PROGRAM}: {told}", err=True)
+
+
+class _Terminated(SystemExit):
+    """SIGTERM or SIGHUP has come."""
+
+
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Clean up on SIGTERM as well, as schedulers send it."""
+    """Clean up as well when a scheduler says stop or the terminal goes away."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(TERMINATED)
+        Stop.asked = KeyboardInterrupt() if number == signal.SIGINT else _Terminated(128 + number)
+        raise Stop.asked
 
-    before = signal.signal(signal.SIGTERM, stop)
+    Stop.asked = None
+    before = {number: signal.signal(number, stop) for number in _STOPPING if _listened_to(number)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _listened_to(number: int) -> bool:
+    """Not what nohup and background jobs of a shell have switched off."""
+    return signal.getsignal(number) not in (signal.SIG_IGN, None)

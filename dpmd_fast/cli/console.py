@@ -47,6 +47,17 @@ def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{name:<{width}}  {value}" for name, value in rows]
 
 
+class Stop:
+    """The signal to stop, kept: callbacks of libraries swallow exceptions, so long loops look here."""
+
+    asked: BaseException | None = None
+
+    @classmethod
+    def raise_if_asked(cls) -> None:
+        if cls.asked is not None:
+            raise cls.asked
+
+
 class Bar:
     """A progress bar on standard error; nothing where that is not a terminal."""
 
@@ -57,6 +68,7 @@ class Bar:
 
     def __call__(self, done: int, total: int | None = None) -> None:
         """`done` of `total`; without a unit only the time that has passed is shown, and no number."""
+        Stop.raise_if_asked()
         if self._quiet:
             return
         if self._bar is None:

@@ -26,7 +26,14 @@ from dpmd_fast.cli.options import (
     status_option,
     threads_option,
 )
-from dpmd_fast.cli.outcome import balance, check_outputs, left_of, overspend_explained, rescued
+from dpmd_fast.cli.outcome import (
+    already_written,
+    balance,
+    check_outputs,
+    left_of,
+    overspend_explained,
+    rescued,
+)
 
 if TYPE_CHECKING:
     from dpmd_fast.denoiser import DPManifoldDenoiser
@@ -128,21 +135,22 @@ def denoise(
     with overspend_explained(delta):
         moved = _denoised(model, references, queries, columns, output, status_column)
     made = _written(model, moved, queries, output, status_column, force)
-    if report_path is not None:
-        _report(model, moved, report_path)
-    guarantee = model.guarantee_
-    # The status of the paper's route depends on the records, and no budget pays for it.
-    told = made.status if mechanism == "moments" else {"queries": made.rows}
-    result = {
-        "output": made.path,
-        "rows": made.rows,
-        "status": made.status if mechanism == "moments" else None,
-        "guarantee": guarantee,
-        "ledger": balance(model.receipt_),
-        "report": report_path,
-    }
-    counts = ", ".join(f"{number:,} {word}" for word, number in told.items())
-    answer(as_json, result, [f"{made.path}: {counts}", *left_of(model.receipt_), str(guarantee)])
+    with already_written(output):
+        if report_path is not None:
+            _report(model, moved, report_path)
+        guarantee = model.guarantee_
+        # The status of the paper's route depends on the records, and no budget pays for it.
+        told = made.status if mechanism == "moments" else {"queries": made.rows}
+        result = {
+            "output": made.path,
+            "rows": made.rows,
+            "status": made.status if mechanism == "moments" else None,
+            "guarantee": guarantee,
+            "ledger": balance(model.receipt_),
+            "report": report_path,
+        }
+        counts = ", ".join(f"{number:,} {word}" for word, number in told.items())
+        answer(as_json, result, [f"{made.path}: {counts}", *left_of(model.receipt_), str(guarantee)])
 
 
 class _Moved(NamedTuple):

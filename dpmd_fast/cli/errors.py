@@ -25,6 +25,8 @@ _SPOKEN = {  # arguments and functions, as the command line calls them
     "on_invalid='drop'": "--on-invalid drop",
     "with columns=[...]": "with --columns A,B,...",
     "or pass overwrite=True to replace it": "or pass --force",
+    "plan(...) says": "dpmd-fast plan says",
+    "a bandwidth of your own": "a --bandwidth of your own",
     "must be None with a ledger": "must not be given with a ledger",
     "Ledger(path).create(dataset, epsilon, delta) makes one": "dpmd-fast ledger create makes one",
 }

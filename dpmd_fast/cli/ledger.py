@@ -100,7 +100,7 @@ def show(path: str, dataset: str | None, as_json: bool) -> None:
 
 
 def _account(book: Ledger, name: str) -> dict[str, Any]:
-    from dpmd_fast.privacy.budget import Budget
+    from dpmd_fast.privacy.accounting import gdp_epsilon
 
     total, left = book.total(name), book.remaining(name)
     spends = [
@@ -124,9 +124,7 @@ def _account(book: Ledger, name: str) -> dict[str, Any]:
         "bound": total.fingerprint is not None,
         "mu2": total.mu2,
         "remaining_mu2": left,
-        "remaining_epsilon": Budget.from_rho(left / 2.0, total.delta).epsilon
-        if left > 1e-12 * total.mu2
-        else 0.0,
+        "remaining_epsilon": gdp_epsilon(math.sqrt(left), total.delta) if left > 1e-12 * total.mu2 else 0.0,
         "guarantee": book.guarantee(name),
         "spends": spends,
     }

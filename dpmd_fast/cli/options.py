@@ -163,3 +163,12 @@ def preprocessor_of(path: str | None) -> Preprocessor | None:
         return Preprocessor.from_dict(values)
     except (TypeError, ValueError) as problem:
         raise ValueError(f"{path} is not a preprocessor: {problem}") from None
+
+
+on_invalid_option = click.option(
+    "--on-invalid",
+    type=click.Choice(["raise", "drop"]),
+    default="raise",
+    show_default=True,
+    help="What becomes of records with missing, non-finite or huge values.",
+)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpmd_fast.cli.console import plain
+from dpmd_fast.cli.errors import message_of
 
 if TYPE_CHECKING:
     from dpmd_fast.atlas import Atlas
@@ -51,17 +52,43 @@ def rescued(output: str, save: Callable[[str], _T]) -> _T:
     try:
         return save(output)
     except OSError as problem:
+        reason = _reason(output, problem)
+        spare = _spare(os.path.basename(output), save)
+    if spare is None:
+        raise OSError(f"{output} could not be written, and the budget is spent: {reason}")
+    raise OSError(
+        f"{output} could not be written ({reason}); the budget is spent, so it was saved as {spare}"
+    )
+
+
+def _spare(name: str, save: Callable[[str], Any]) -> str | None:
+    """Save in a new folder for temporary files; the path, or None if there is no room either."""
+    try:
         folder = tempfile.mkdtemp(prefix="dpmd-fast-")
-        spare = os.path.join(folder, os.path.basename(output))
-        reason = problem.strerror or str(problem)
-        try:
-            save(spare)
-        except OSError:
-            os.rmdir(folder)
-            raise OSError(f"{output} could not be written, and the budget is spent: {reason}") from None
-        raise OSError(
-            f"{output} could not be written ({reason}); the budget is spent, so it was saved as {spare}"
-        ) from None
+    except OSError:
+        return None
+    try:
+        save(os.path.join(folder, name))
+    except OSError:
+        os.rmdir(folder)
+        return None
+    return os.path.join(folder, name)
+
+
+def _reason(output: str, problem: OSError) -> str:
+    return problem.strerror or str(problem).removeprefix(f"{output} could not be written: ")
+
+
+@contextmanager
+def already_written(output: str) -> Iterator[None]:
+    """Say of an error after the output was written that it is there."""
+    try:
+        yield
+    except (OSError, ValueError) as problem:
+        reason = message_of(problem)
+        if reason is None:
+            raise
+        raise RuntimeError(f"{output} is written and complete, but then: {reason}") from None
 
 
 @contextmanager
@@ -75,9 +102,9 @@ def overspend_explained(delta: float) -> Iterator[None]:
     except BudgetExceeded as problem:
         most = gdp_epsilon(math.sqrt(problem.remaining), delta) if problem.remaining > 0.0 else 0.0
         advice = f"at most --epsilon {math.floor(1000.0 * most) / 1000.0:g} can be paid at delta = {delta:g}"
-        raise ValueError(
-            f"{problem}; {advice if most >= 1e-3 else 'the data set has no budget left'}"
-        ) from None
+        if most < 1e-3:
+            advice = f"what is left is worth less than --epsilon 0.001 at delta = {delta:g}"
+        raise ValueError(f"{problem}; {advice}") from None
 
 
 def balance(receipt: Receipt | None) -> dict[str, Any] | None:

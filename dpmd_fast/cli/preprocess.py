@@ -18,6 +18,7 @@ from dpmd_fast.cli.options import (
     force_option,
     json_option,
     ledger_options,
+    on_invalid_option,
 )
 from dpmd_fast.cli.outcome import check_outputs, overspend_explained, rescued
 
@@ -45,6 +46,7 @@ Example:
 @click.option("--epsilon", type=float, help="Of the budget, with --reference.")
 @click.option("--delta", type=float, help="Of the budget, with --reference.")
 @adjacency_option
+@on_invalid_option
 @ledger_options
 @click.option("-o", "--output", required=True, metavar="FILE.json", help="The preprocessor.")
 @force_option
@@ -59,6 +61,7 @@ def preprocess(
     epsilon: float | None,
     delta: float | None,
     adjacency: Any,
+    on_invalid: str,
     ledger: str | None,
     dataset: str | None,
     no_ledger: bool,
@@ -95,10 +98,14 @@ def preprocess(
                 log=_logs(log),
                 clip=clip,
                 adjacency=adjacency,
+                on_invalid=on_invalid,
                 **account,
             )
     text = json.dumps(made.to_dict(), indent=1) + "\n"
-    rescued(output, lambda path: _write(text, path, force))
+    if public is not None:
+        _write(text, output, force)
+    else:
+        rescued(output, lambda path: _write_paid(made, text, path, force))
     names = made.column_names or tuple(map(str, range(made.n_columns)))
     rows = [
         (name, f"{'log, ' if logged else ''}center {center:.4g}, scale {scale:.4g}")
@@ -134,6 +141,12 @@ def _bounds_of(path: str, columns: Sequence[str] | None) -> dict[str, Any]:
     if missing:
         raise ValueError(f"{path} lacks {', '.join(missing)}: must have bounds for each of --columns")
     return {name: values[name] for name in (columns or values)}
+
+
+def _write_paid(made: Preprocessor, text: str, path: str, force: bool) -> None:
+    _write(text, path, force)
+    if made.receipt is not None:
+        made.receipt.record_file(path)
 
 
 def _write(text: str, path: str, force: bool) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dpmd_fast.cli.console import Bar
+from dpmd_fast.columns import checked_columns
 from dpmd_fast.io import open_reference
 from dpmd_fast.sources import ReferenceSource, identity
 from dpmd_fast.validation import Points
@@ -43,18 +44,17 @@ def open_private(
             f"{path} could not be read: it is damaged, not a {kind.get(suffix, 'Arrow IPC file')}, lacks a "
             "column, or its permissions do not allow it"
         )
+    if suffix not in _IN_MEMORY:
+        return reference(checked_columns(chosen), batch_rows)
     return open_reference(reference, columns=chosen, batch_rows=batch_rows)
 
 
 def _load(path: str, suffix: str, columns: list[str] | None) -> Any:
-    if suffix == ".npy":
-        import numpy as np
+    from dpmd_fast.cli.array_files import array_file, arrow_table_file
 
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+    if suffix not in _IN_MEMORY:
+        return array_file(path) if suffix == ".npy" else arrow_table_file(path)
     import pyarrow as pa
-
-    if suffix in _ARROW:
-        return pa.ipc.open_file(pa.memory_map(path)).read_all()
     from pyarrow import csv
 
     types = None if columns is None else dict.fromkeys(columns, pa.float64())

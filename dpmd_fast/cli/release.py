@@ -20,12 +20,14 @@ from dpmd_fast.cli.options import (
     joined,
     json_option,
     ledger_options,
+    on_invalid_option,
     preprocessor_of,
     reference_options,
     report_option,
     threads_option,
 )
 from dpmd_fast.cli.outcome import (
+    already_written,
     atlas_facts,
     atlas_rows,
     balance,
@@ -142,13 +144,7 @@ Example:
 @budget_options
 @adjacency_option
 @click.option("--n-public", type=int, help="A public guess of the number of records, for 'add-remove'.")
-@click.option(
-    "--on-invalid",
-    type=click.Choice(["raise", "drop"]),
-    default="raise",
-    show_default=True,
-    help="What becomes of records with missing, non-finite or huge values.",
-)
+@on_invalid_option
 @ledger_options
 @click.option("-o", "--output", required=True, metavar="FILE.dpmd", help="The atlas.")
 @force_option
@@ -215,28 +211,33 @@ def fit(
             **account,
         )
     rescued(output, atlas.save)
-    if report_path is not None:
-        from dpmd_fast.report import write_report
+    with already_written(output):
+        if report_path is not None:
+            from dpmd_fast.report import write_report
 
-        write_report(
-            report_path,
-            queries=points,
-            denoised=atlas.transform(points, threads),
-            status=atlas.status_,  # type: ignore[attr-defined]
-            atlas=atlas,
-            parameters={
-                "budget": budget,
-                "bandwidth": bandwidth,
-                "dim": dim,
-                "rounds": rounds,
-                "cover": cover,
-            },
+            write_report(
+                report_path,
+                queries=points,
+                denoised=atlas.transform(points, threads),
+                status=atlas.status_,  # type: ignore[attr-defined]
+                atlas=atlas,
+                parameters={
+                    "budget": budget,
+                    "bandwidth": bandwidth,
+                    "dim": dim,
+                    "rounds": rounds,
+                    "cover": cover,
+                },
+            )
+        answer(
+            as_json,
+            {"atlas": output, **atlas_facts(atlas), "ledger": balance(atlas.receipt), "report": report_path},
+            [
+                *aligned([("atlas", output), *atlas_rows(atlas)]),
+                *left_of(atlas.receipt),
+                str(atlas.guarantee),
+            ],
         )
-    answer(
-        as_json,
-        {"atlas": output, **atlas_facts(atlas), "ledger": balance(atlas.receipt), "report": report_path},
-        [*aligned([("atlas", output), *atlas_rows(atlas)]), *left_of(atlas.receipt), str(atlas.guarantee)],
-    )
 
 
 def _columns_for(columns: Sequence[str] | None, preprocess: Preprocessor | None) -> Sequence[str] | None:

@@ -9,7 +9,7 @@ import click
 
 from dpmd_fast.cli.console import answer, progress
 from dpmd_fast.cli.options import force_option, json_option, report_option, status_option, threads_option
-from dpmd_fast.cli.outcome import check_outputs, load_atlas
+from dpmd_fast.cli.outcome import already_written, check_outputs, load_atlas
 
 if TYPE_CHECKING:
     from dpmd_fast.atlas import Atlas
@@ -63,18 +63,19 @@ def transform(
             progress=bar,
         )
     seconds = time.perf_counter() - start
-    if report_path is not None:
-        report_on(atlas, queries, report_path, threads, made.rows)
-    result: dict[str, Any] = {
-        "output": made.path,
-        "rows": made.rows,
-        "status": made.status,
-        "seconds": seconds,
-        "report": report_path,
-        "guarantee": atlas.guarantee,
-    }
-    counts = ", ".join(f"{number:,} {word}" for word, number in made.status.items()) or "no rows"
-    answer(as_json, result, [f"{made.path}: {counts}", str(atlas.guarantee)])
+    with already_written(output):
+        if report_path is not None:
+            report_on(atlas, queries, report_path, threads, made.rows)
+        result: dict[str, Any] = {
+            "output": made.path,
+            "rows": made.rows,
+            "status": made.status,
+            "seconds": seconds,
+            "report": report_path,
+            "guarantee": atlas.guarantee,
+        }
+        counts = ", ".join(f"{number:,} {word}" for word, number in made.status.items()) or "no rows"
+        answer(as_json, result, [f"{made.path}: {counts}", str(atlas.guarantee)])
 
 
 def report_on(

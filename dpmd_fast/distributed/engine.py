@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmd_fast.columns import as_type, checked_columns, places_of, values
+from dpmd_fast.columns import (
+    arrow_number_type,
+    as_type,
+    block_type,
+    checked_columns,
+    is_of,
+    places_of,
+    values,
+)
 from dpmd_fast.privacy.accounting import checked_integer
 from dpmd_fast.sources import ReferenceSource
 from dpmd_fast.tasks import MismatchedSums, PartialSums, Task
@@ -86,7 +94,7 @@ class EngineSource(ReferenceSource):
     def run(self, task: Task, n_threads: int | None = None) -> PartialSums:
         failure = "nothing"
         try:
-            found = task.merge(self._run(task))
+            found = task.merge(self._run(replace(task, columns=self.n_columns)))
         except (MismatchedSums, OverflowError):
             raise
         except Exception as error:
@@ -116,9 +124,16 @@ def arrow_batches(batches: Iterable[Any], columns: Sequence[str] | None = None) 
         Columns to take, in this order; all by default.
     """
     wide = np.dtype(np.float64)
+    wanted = checked_columns(columns)
     for batch in batches:
-        places = places_of(None if columns is None else tuple(columns), batch.schema.names, "a batch")
-        if batch.num_rows:
+        if not is_of(batch, "pyarrow", "Table", "RecordBatch"):
+            raise TypeError(
+                f"batches holds a {type(batch).__name__}: must hold Arrow record batches or tables"
+            )
+        places = places_of(wanted, batch.schema.names, "a batch")
+        chosen = [(batch.schema.names[place], batch.schema.types[place]) for place in places]
+        block_type("a batch", [name for name, _ in chosen], [kind for _, kind in chosen], arrow_number_type)
+        if batch.num_rows and places:
             yield np.stack([values(as_type(batch.column(place), wide)) for place in places], axis=1)
 
 

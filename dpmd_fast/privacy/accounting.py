@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from numbers import Real
+from fractions import Fraction
+from numbers import Number, Real
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, ndtr, ndtri
 
+_LONGEST_SHOWN = 200  # characters of an argument in a message
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
@@ -51,8 +53,22 @@ def checked(name: str, value: object, *, positive: bool = False, below: float = 
             number = math.inf
     # Written so that NaN fails: every comparison with it is false.
     if not (0.0 <= number < below and number < math.inf) or (positive and number == 0.0):
-        raise ValueError(f"{name} = {value!r}: must be {allowed}")
+        raise ValueError(f"{name} = {shown(value)}: must be {allowed}")
     return number
+
+
+def shown(value: object) -> str:
+    """What a message shows of an argument: a number or a text if it is short, the type of anything else.
+
+    An array that was given for a number may be the private reference, so its values are not shown.
+    """
+    exact = isinstance(value, (int, Fraction))
+    if exact and max(abs(value.numerator), value.denominator).bit_length() > 256:  # type: ignore[attr-defined]
+        return "a number of more than 77 digits"
+    plain = value is None or isinstance(value, (bool, str, bytes, Number, np.generic))
+    if plain and len(text := repr(value)) <= _LONGEST_SHOWN:
+        return text
+    return f"<{type(value).__name__}>"
 
 
 def checked_integer(name: str, value: object, *, minimum: int = 0) -> int:
@@ -62,7 +78,7 @@ def checked_integer(name: str, value: object, *, minimum: int = 0) -> int:
     except TypeError:
         number = minimum - 1
     if number < minimum:
-        raise ValueError(f"{name} = {value!r}: must be an integer >= {minimum}")
+        raise ValueError(f"{name} = {shown(value)}: must be an integer >= {minimum}")
     return number
 
 

@@ -64,7 +64,7 @@ class Budget:
         object.__setattr__(self, "epsilon", accounting.checked("epsilon", self.epsilon, positive=True))
         object.__setattr__(self, "delta", accounting.checked("delta", self.delta, positive=True, below=1.0))
         _check_conversion(self.conversion)
-        if not 0.0 < self.rho < math.inf:
+        if not 0.0 < 2.0 * self.rho < math.inf:  # mu^2
             raise ValueError(
                 f"epsilon = {self.epsilon!r}, delta = {self.delta!r}: they buy rho = {self.rho!r}, "
                 "which must be positive and finite"
@@ -74,7 +74,8 @@ class Budget:
     def rho(self) -> float:
         """The zCDP parameter that the budget buys, mu^2 / 2."""
         if self.conversion == "gdp":
-            return 0.5 * accounting.gdp_mu(self.epsilon, self.delta) ** 2
+            mu = accounting.gdp_mu(self.epsilon, self.delta)
+            return 0.5 * mu * mu  # infinity where it is too large, and not an error
         if self.conversion == "zcdp":
             return accounting.zcdp_rho(self.epsilon, self.delta)
         return accounting.paper_rho(self.epsilon, self.delta)
@@ -112,7 +113,8 @@ class Budget:
 
 def _check_conversion(conversion: object) -> None:
     if not isinstance(conversion, str) or conversion not in _CONVERSIONS:
-        raise ValueError(f"conversion = {conversion!r}: must be one of {', '.join(map(repr, _CONVERSIONS))}")
+        allowed = ", ".join(map(repr, _CONVERSIONS))
+        raise ValueError(f"conversion = {accounting.shown(conversion)}: must be one of {allowed}")
 
 
 def resolve_schedule(
@@ -156,7 +158,8 @@ def resolve_schedule(
         per_query = Budget(budget.epsilon / m, budget.delta / m, budget.conversion).rho
     else:
         raise ValueError(
-            f"schedule = {schedule!r}: must be None, 'per-query' or an array of shape {(m, t, 2)}"
+            f"schedule = {accounting.shown(schedule)}: must be None, 'per-query' or an array of shape "
+            f"{(m, t, 2)}"
         )
     shares = np.array([theta, 1.0 - theta])
     return np.broadcast_to(shares * (per_query / t), (m, t, 2)).copy()
@@ -186,5 +189,7 @@ def resolve_steps(schedule: object, budget: Budget, steps: int) -> list[float]:
     if schedule is None:
         return [budget.rho / steps] * steps
     if isinstance(schedule, str):
-        raise ValueError(f"schedule = {schedule!r}: must be None or an array of shape {(steps,)}")
+        raise ValueError(
+            f"schedule = {accounting.shown(schedule)}: must be None or an array of shape {(steps,)}"
+        )
     return [float(rho) for rho in _checked_schedule(schedule, budget, (steps,))]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dpmd_fast.io import is_table_or_file, open_reference
+from dpmd_fast.privacy.accounting import shown
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Guarantee, counted
 from dpmd_fast.privacy.ledger import Ledger, Spend
@@ -63,15 +64,15 @@ def open_account(ledger: Any, dataset: Any, seed: Any = None) -> LedgerAccount |
     if ledger is None and dataset is None:
         return None
     if ledger is None:
-        raise ValueError(f"ledger = None: must be given with dataset = {dataset!r}, or neither")
+        raise ValueError(f"ledger = None: must be given with dataset = {shown(dataset)}, or neither")
     if dataset is None:
         raise ValueError("dataset = None: must be given with a ledger, the name that it has there")
     if not isinstance(ledger, (Ledger, str, os.PathLike)):
         raise ValueError(f"ledger is a {type(ledger).__name__}: must be a Ledger or the path of one")
     if seed is not None:
         raise ValueError(
-            f"seed = {seed!r}: must be None with a ledger; a seed makes a release that is not private, and "
-            "no budget pays for that"
+            f"seed = {shown(seed)}: must be None with a ledger; a seed makes a release that is not private, "
+            "and no budget pays for that"
         )
     return LedgerAccount(ledger if isinstance(ledger, Ledger) else Ledger(ledger), dataset)
 

@@ -11,6 +11,7 @@ import hashlib
 import os
 import threading
 import weakref
+from contextlib import suppress
 from typing import NoReturn, SupportsIndex
 
 import numpy as np
@@ -71,9 +72,10 @@ class EntropySource:
         return result[:size]
 
     def _renew(self) -> None:
-        self._pid = os.getpid()
+        # The key first: if there is none to be had, the process stays unknown, and `words` asks again.
         if self.private:
             self._stream = _open_stream(os.urandom(32))
+        self._pid = os.getpid()
 
     def _after_fork(self) -> None:
         # Another thread of the parent may have held the lock, and that thread does not exist here.
@@ -109,7 +111,8 @@ _sources: weakref.WeakSet[EntropySource] = weakref.WeakSet()
 
 def _renew_all() -> None:
     for source in list(_sources):
-        source._after_fork()
+        with suppress(OSError, NotImplementedError):  # errors of a hook are lost; `words` raises them
+            source._after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -15,6 +15,7 @@ from dpmd_fast.privacy.entropy import EntropySource
 # of a seeded source do not depend on the number of threads. Stretch and samples fit in a processor's cache.
 CHUNK = 1 << 14
 CHUNKS_AT_A_TIME = 32
+_UNMADE = np.iinfo(np.int64).min  # beyond what any sample can be
 
 
 def rounded_normals(
@@ -37,6 +38,8 @@ def rounded_normals(
     ------
     RuntimeError
         The words of `source` repeat themselves as random words do not (probability below 2^-200 per release).
+    MemoryError
+        A thread found no memory. Errors of parallel kernels can get lost, so every sample is looked at.
 
     Notes
     -----
@@ -48,9 +51,11 @@ def rounded_normals(
     scale = checked_integer("deviation", deviation, minimum=1)
     if scale > exact_normal.LARGEST_DEVIATION:
         raise ValueError(f"deviation = {deviation!r}: must be at most {exact_normal.LARGEST_DEVIATION}")
-    out = np.empty(count, np.int64)
+    out = np.full(count, _UNMADE)
     for start in range(0, count, CHUNK * CHUNKS_AT_A_TIME):
         _fill(source, out[start : start + CHUNK * CHUNKS_AT_A_TIME], scale, n_threads)
+    if (out == _UNMADE).any():
+        raise MemoryError("noise could not be made completely: a thread found no memory")
     return out
 
 

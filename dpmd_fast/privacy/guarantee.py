@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Literal, TypeAlias
 
-from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_epsilon, gdp_mu
+from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_epsilon, gdp_mu, shown
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 
@@ -58,9 +58,9 @@ class Guarantee:
         _one_of("adjacency", self.adjacency, ("replace-one", "add-remove"))
         _one_of("holds", self.holds, ("unconditional", "conditional", "not private"))
         if not isinstance(self.statement, str) or not self.statement.strip() or "\n" in self.statement:
-            raise ValueError(f"statement = {self.statement!r}: must be one non-empty line of text")
+            raise ValueError(f"statement = {shown(self.statement)}: must be one non-empty line of text")
         if not isinstance(self.conditions, tuple) or not all(isinstance(c, str) for c in self.conditions):
-            raise ValueError(f"conditions = {self.conditions!r}: must be a tuple of strings")
+            raise ValueError(f"conditions = {shown(self.conditions)}: must be a tuple of strings")
         if self.holds == "conditional" and not self.conditions:
             raise ValueError("conditions = (): a conditional guarantee must name its conditions")
         most = gdp_mu(epsilon, delta)
@@ -327,4 +327,4 @@ def warn_large_delta(delta: float, n: int, stacklevel: int = 3) -> None:
 
 def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if isinstance(value, bool) or value not in allowed:
-        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
+        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(map(repr, allowed))}")

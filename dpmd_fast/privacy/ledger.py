@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from dpmd_fast.privacy.accounting import checked, checked_integer
+from dpmd_fast.privacy.accounting import checked, checked_integer, shown
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, Holds, total_guarantee
 from dpmd_fast.privacy.ledger_store import Account, create_file, open_book
@@ -129,7 +129,7 @@ class Ledger:
 
     def __init__(self, path: str | os.PathLike[str], timeout: float = 30.0) -> None:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-            raise ValueError(f"path = {path!r}: must be the path of a file")
+            raise ValueError(f"path = {shown(path)}: must be the path of a file")
         object.__setattr__(self, "path", os.path.abspath(os.fsdecode(path)))
         object.__setattr__(self, "timeout", checked("timeout", timeout, below=1e6))
 
@@ -232,7 +232,7 @@ class Ledger:
         """Note that a release became a file; may be called again for further files."""
         number = checked_integer("spend_id", spend_id, minimum=1)
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-            raise ValueError(f"path = {path!r}: must be the path of a file")
+            raise ValueError(f"path = {shown(path)}: must be the path of a file")
         # names that are not text are kept readable
         name = os.path.abspath(os.fsencode(path)).decode("utf-8", "backslashreplace")
         with open_book(self.path, self.timeout, write=True) as book:
@@ -327,7 +327,9 @@ def _check_payable(
             "Ledger.fingerprint_of(reference) gives"
         )
     if total.fingerprint is not None and fingerprint != total.fingerprint:
-        raise ValueError(f"fingerprint: {total.dataset!r} is bound to another reference than this")
+        raise ValueError(
+            f"fingerprint: {total.dataset!r} is bound to another reference, other columns or another order"
+        )
     if math.fsum([*(row[5] for row in account.spends), mu2]) > total.mu2 * (1.0 + _ROUNDING):
         raise BudgetExceeded(mu2, _remaining(account), f"{what} (data set {total.dataset!r})")
 
@@ -351,7 +353,7 @@ def _signature() -> tuple[str, str, int]:
 
 def _checked_text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > _LONGEST:
-        raise ValueError(f"{name} = {value!r}: must be one line of text, at most {_LONGEST} characters")
+        raise ValueError(f"{name} = {shown(value)}: must be one line of text, at most {_LONGEST} characters")
     return value
 
 
@@ -373,4 +375,4 @@ def _checked_parameters(parameters: Mapping[str, Any] | None) -> str:
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
+        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(map(repr, allowed))}")

@@ -184,7 +184,10 @@ def create_file(path: str) -> None:
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{folder} does not exist: the ledger {path} cannot be created in it")
     partial = os.path.join(folder, f".{secrets.token_hex(8)}.part")
-    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    try:
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise type(error)(f"{path} cannot be created: {error.strerror}") from None
     try:
         with _explained(path, 0.0), closing(_connect(partial, 0.0)) as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -334,7 +337,8 @@ def _explained(path: str, timeout: float) -> Iterator[None]:
 def _translated(path: str, timeout: float, problem: str) -> Exception:
     if "locked" in problem:
         return TimeoutError(
-            f"{path} is locked: another process has held it for more than {timeout:g} s; nothing was written"
+            f"{path} is locked: its file system has no locks, or another process has held it for more than "
+            f"{timeout:g} s; nothing was written to it"
         )
     if "not a database" in problem:
         return ValueError(f"{path} is not a ledger: it is not an SQLite file, or its first page is damaged")

@@ -16,11 +16,12 @@ from dpmd_fast.privacy.lattice import Lattice
 
 Floats = NDArray[np.float64]
 _ROUNDING = 2.0**-40  # noise below this share of the values it hides is not worth the name
+_NOISE_LOST = "noise could not be made completely: a thread found no memory"
 
 
 def standard_normals(source: EntropySource, count: int, n_threads: int | None = None) -> Floats:
     """`count` standard normal variates from `source`; the same for every number of threads."""
-    out = np.empty(count)
+    out = np.full(count, np.nan)
     chunks = -(-count // normal.CHUNK)
     stretch = normal.words_for(min(count, normal.CHUNK))
     words = source.words(chunks * stretch).reshape(chunks, stretch)
@@ -34,6 +35,8 @@ def standard_normals(source: EntropySource, count: int, n_threads: int | None = 
             more, used = normal.fill(left, part[made:], *normal.ziggurat())
             made += more
             left = left[used:]
+    if np.isnan(out).any():
+        raise MemoryError(_NOISE_LOST)
     return out
 
 
@@ -50,9 +53,14 @@ def noisy_projectors(
     Privacy: if one record moves a matrix by at most Delta in Frobenius norm, its entries with j <= k
     move by at most Delta in l2 norm, so this is the Gaussian mechanism with rho = Delta^2 / (2 scale^2).
     """
-    noise = standard_normals(source, len(projectors) * (columns * (columns + 1) // 2), n_threads)
+    per_matrix = columns * (columns + 1) // 2
+    noise = standard_normals(source, len(projectors) * per_matrix, n_threads)
+    first = projectors[:, 0, 0] + scales * noise[::per_matrix]
     with threads(n_threads):
         normal.add_symmetric(projectors, columns, np.ascontiguousarray(scales, dtype=np.float64), noise)
+    # An error of a thread of a parallel kernel can get lost, and its matrices would be without noise.
+    if not np.allclose(projectors[:, 0, 0], first, rtol=1e-12, atol=0.0, equal_nan=True):
+        raise MemoryError(_NOISE_LOST)
     return projectors
 
 

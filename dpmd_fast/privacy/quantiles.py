@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.privacy.accounting import checked_integer
+from dpmd_fast.privacy.accounting import checked_integer, shown
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.entropy import EntropySource
 from dpmd_fast.privacy.guarantee import Adjacency
@@ -57,7 +57,7 @@ def levels_of(bins: object) -> int:
     count = checked_integer("bins", bins, minimum=1)
     allowed = [BRANCHES**level for level in range(_LEVELS[0], _LEVELS[1] + 1)]
     if count not in allowed:
-        raise ValueError(f"bins = {bins!r}: must be one of {', '.join(map(str, allowed))}")
+        raise ValueError(f"bins = {shown(bins)}: must be one of {', '.join(map(str, allowed))}")
     return allowed.index(count) + _LEVELS[0]
 
 

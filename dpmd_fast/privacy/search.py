@@ -16,7 +16,14 @@ from dpmd_fast.kernels.projectors import local_geometry
 from dpmd_fast.privacy.accounting import checked_integer
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 from dpmd_fast.reference import fit_reference
-from dpmd_fast.validation import check_enough, checked_geometry, checked_points, checked_threads
+from dpmd_fast.validation import (
+    check_enough,
+    checked_geometry,
+    checked_numbers,
+    checked_points,
+    checked_steps,
+    checked_threads,
+)
 
 Floats = NDArray[np.float64]
 _RADII = 40
@@ -79,8 +86,9 @@ def empirical_sensitivity(
     n, D = reference.shape
     h, d, exponent = checked_geometry(bandwidth, dim, beta, D)
     check_enough("Y", n, d)
-    queries = np.asarray(checked_points("z", np.atleast_2d(np.asarray(z)), columns=D), dtype=np.float64)
-    most = checked_integer("candidates", candidates, minimum=1)
+    points = np.atleast_2d(checked_numbers("z", z))
+    queries = np.asarray(checked_points("z", points, columns=D), dtype=np.float64)
+    most = checked_steps(candidates, "candidates")
     threads = checked_threads(n_threads)
     rng = np.random.default_rng(checked_integer("seed", seed))
     scale = np.array([mean_bound(n, d, h, 1.0), projector_bound(n, d, h, 1.0), projector_bound(n, d, h, 1.0)])

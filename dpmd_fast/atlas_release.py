@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from dpmd_fast.atlas import Atlas, Layer
 from dpmd_fast.bandwidth import Outlook, foreseen
 from dpmd_fast.cover import Floats, spectrum_dim, thinned
-from dpmd_fast.io import ReferenceSource, by_name, check_public, check_valid, open_reference
+from dpmd_fast.io import ReferenceSource, by_name, check_count, check_public, check_valid, open_reference
 from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.moments import check_columns
 from dpmd_fast.preprocess import INVALID, Preprocessor, preprocessed
@@ -144,6 +144,7 @@ def release_atlas(
     check_anchors(Z, d)
     check_columns(original, D)
     source = original if preprocess is None else preprocess.over(original)
+    check_count(original, adjacency)
     check_public("anchors", anchors, reference)
     n = _public_count(source, adjacency, n_public)
     if not source.rereadable:

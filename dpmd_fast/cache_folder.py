@@ -1,7 +1,8 @@
 """Whether there is a folder to keep compiled kernels in; looked at before any kernel is defined.
 
 Numba looks for one when a function is defined, and refuses to define it where none can be written: on a
-read-only installation without a home, say. Kernels are then compiled in memory, anew in every process.
+read-only installation without a home, say. Kernels are then compiled in memory, anew in every process:
+slow to begin with, but no less right.
 """
 
 from __future__ import annotations

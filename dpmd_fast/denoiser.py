@@ -284,6 +284,8 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         batch_rows = self.batch_rows
         if is_table_or_file(X):
             source = open_reference(X, batch_rows=batch_rows)
+            if not source.local:
+                source.blocks()  # says what engines are for
             if not source.rereadable:
                 raise ValueError(
                     "X is a stream that can be read only once: must be a table, an array or files"

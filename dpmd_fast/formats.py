@@ -154,8 +154,13 @@ def _open_parquet(
                 yield batch.select(schema.names) if columns is not None else batch, rows == 0
 
     parts = []
-    if file.num_row_groups:
+    if file.num_row_groups and file.metadata.row_group(0).num_rows:
         group = file.metadata.row_group(0)
+        # Where the footer is damaged, Arrow ends the process when it is asked for a column's metadata, but
+        # complains when it reads the column: so a row is read first.
+        next(file.iter_batches(1, row_groups=[0]))
+        if group.num_columns != file.metadata.num_columns:
+            raise ValueError("its row groups do not have the columns of its schema")
         parts = [group.column(number) for number in range(group.num_columns)]
     return Incoming(
         "Parquet",

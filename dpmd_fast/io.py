@@ -150,6 +150,12 @@ def by_name(name: str, points: Any, names: tuple[str, ...] | None) -> Any:
     return points[:, places] if is_of(points, "polars", "DataFrame") else points.select(places)
 
 
+def check_count(source: ReferenceSource, adjacency: str) -> None:
+    """Refuse a declared number of records where it is private: comparing it would tell about them."""
+    if adjacency == "add-remove" and getattr(source, "declared", False):
+        raise ValueError("rows: must be None in engine_reference under 'add-remove': their number is private")
+
+
 def check_public(name: str, points: Any, reference: Any) -> None:
     """Refuse public points that are the private reference or overlap it in memory or on disk."""
     if overlaps(reference, points):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmd_fast.io import ReferenceSource, by_name, check_public, check_valid, open_reference
+from dpmd_fast.io import ReferenceSource, by_name, check_count, check_public, check_valid, open_reference
 from dpmd_fast.kernels.index import BallIndex, build_index
 from dpmd_fast.kernels.moments import record_norms
 from dpmd_fast.privacy.accounting import checked, checked_integer
@@ -126,6 +126,7 @@ def release_moments(
         tau = checked("tau", tau, positive=True)
     if seed is not None:
         checked_integer("seed", seed)
+    check_count(source, adjacency)
     check_public("locations", locations, reference)
     check_columns(source, points.shape[1])
     check_memory(*points.shape)
@@ -183,7 +184,7 @@ def noisy_moments(
     n_threads: int | None,
 ) -> Release:
     """One pass over the reference and one draw of noise: the spend has been made."""
-    task = SumTask(partial(MomentSums, index, beta, tau, lattice, HOMOGENEOUS))
+    task = SumTask(partial(MomentSums, index, beta, tau, lattice.steps, HOMOGENEOUS))
     return Release(
         values=noisy_sums(source.run(task, n_threads).values, lattice, entropy, n_threads),
         features="moments",

@@ -207,7 +207,7 @@ class Preprocessor:
                 f"reference has {source.n_columns} column(s): must have {self.n_columns}, as the preprocessor"
             )
         self._check_names("reference", source.column_names)
-        return MappedSource(source, self._mapped)
+        return MappedSource(source, dataclasses.replace(self, guarantee=None, receipt=None)._mapped)
 
     def _mapped(self, block: Floats) -> Floats:
         """Private records in preprocessed units, those that are not valid as NaN."""
@@ -315,6 +315,7 @@ class MappedSource(ReferenceSource):
             batch_rows=source.batch_rows,
             rereadable=source.rereadable,
         )
+        self.local = source.local
         self._source, self._mapping = source, mapping
 
     def blocks(self) -> Iterator[Points]:

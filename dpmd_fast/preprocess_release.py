@@ -132,6 +132,8 @@ def private_preprocessor(
     if seed is not None:
         checked_integer("seed", seed)
     source = open_reference(reference, columns=columns, batch_rows=batch_rows)
+    if not source.local:
+        source.blocks()  # says what engines are for
     names, D = source.column_names, source.n_columns
     limits = _checked_bounds(bounds, names, D)
     choices = chosen_logs(log, names, D)

@@ -73,7 +73,7 @@ def release_anchors(mechanism: Mechanism, anchors: Floats, h: float, mu: float) 
     index = build_index(anchors, h, mechanism.n_threads)
     tau = CLIP_SHARE * float(record_norms(index, anchors, 2.0, C, mechanism.n_threads).max())
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
-    values = mechanism.release(SumTask(partial(MomentSums, index, 2.0, tau, lattice, C)), lattice)
+    values = mechanism.release(SumTask(partial(MomentSums, index, 2.0, tau, lattice.steps, C)), lattice)
     return FirstRelease(values, lattice.noise_scale, anchors, h)
 
 
@@ -169,7 +169,7 @@ def residual_round(
     still = np.zeros_like(anchors)
     tau = CLIP_SHARE * float(residual_norms(frames, anchors, still, C, mechanism.n_threads).max())
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
-    values = mechanism.release(SumTask(partial(ResidualSums, fields, frames, tau, lattice, C)), lattice)
+    values = mechanism.release(SumTask(partial(ResidualSums, fields, frames, tau, lattice.steps, C)), lattice)
     s = lattice.noise_scale
     mass = values[:, -1, -1] / C
     ok = mass > OCCUPIED * s / C

@@ -58,7 +58,7 @@ class ReferenceSource(ABC):
         Rows of every block but the last, which may have fewer.
     """
 
-    local = True
+    local: bool = True
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ def outline(mechanism: Mechanism, public: Floats, mu: float) -> Outline | None:
     tau = CLIP_SHARE * C
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
     view = partial(_whole_features, center, radius)
-    values = mechanism.release(SumTask(partial(FeatureSums, D + 1, tau, lattice), (view,)), lattice)[0]
+    values = mechanism.release(SumTask(partial(FeatureSums, D + 1, tau, lattice.steps), (view,)), lattice)[0]
     mass = values[D, D] / C
     if not mass > 0.0:
         return None
@@ -83,7 +83,9 @@ def refine(mechanism: Mechanism, found: Outline, mu: float) -> Subspace:
     tau = CLIP_SHARE * C
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
     view = partial(_split_features, origin, basis, radius, normal)
-    values = mechanism.release(SumTask(partial(FeatureSums, q + D + 1, tau, lattice), (view,)), lattice)[0]
+    values = mechanism.release(
+        SumTask(partial(FeatureSums, q + D + 1, tau, lattice.steps), (view,)), lattice
+    )[0]
     order = np.r_[q + D, :q]
     gram, cross = values[order[:, None], order], values[order, q : q + D]
     units = normal * np.r_[math.sqrt(C), np.full(q, 1.0 / radius)]

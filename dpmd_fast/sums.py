@@ -29,7 +29,7 @@ from dpmd_fast.kernels.moments import (
     symmetric_integers,
 )
 from dpmd_fast.kernels.residuals import ResidualFrames, add_residual_block, feature_width
-from dpmd_fast.privacy.lattice import Lattice
+from dpmd_fast.privacy.lattice import Lattice, Steps
 
 Rows = NDArray[np.floating[Any]]
 MOST = 1 << 62
@@ -43,9 +43,16 @@ def check_memory(locations: int, columns: int) -> None:
         np.empty(_COPIES * size, np.uint8)
     except MemoryError:
         raise MemoryError(
-            f"moments of {locations} locations in {columns} columns need {_COPIES * size / 2**30:.1f} GB, more "
-            "than there is: take fewer locations"
+            f"moments of {locations} locations in {columns} columns need {_COPIES * size / 2**30:.1f} GB, "
+            "more than there is: take fewer locations"
         ) from None
+
+
+class TooManyRecords(OverflowError):  # noqa: N818
+    """The sums could leave 64 bits."""
+
+    def __init__(self) -> None:
+        super().__init__("too many records for 64-bit sums at this budget")
 
 
 class ExactSums(ABC):
@@ -75,7 +82,7 @@ class ExactSums(ABC):
         if Y.shape[1] != self._columns:
             raise ValueError(f"blocks holds an array of {Y.shape[1]} column(s): must have {self._columns}")
         if (self.rows + len(Y)) * self.bound >= MOST:
-            raise OverflowError("too many records for 64-bit sums at this budget")
+            raise TooManyRecords
         size = min(block_rows(len(self._recent)), (EXACT - 1) // self.bound)
         for start in range(0, len(Y), size):
             block = Y[start : start + size]
@@ -115,7 +122,7 @@ def _all_clipped(room: Room, rows: int) -> Iterator[None]:
         raise MemoryError("records could not be summed: a thread found no memory")
 
 
-def _clipping(beta: float, c: float, tau: float, lattice: Lattice) -> Clipping:
+def _clipping(beta: float, c: float, tau: float, lattice: Lattice | Steps) -> Clipping:
     return Clipping(beta, c, tau, float(np.sqrt(1.0 / lattice.step)), lattice.bound)
 
 
@@ -127,7 +134,7 @@ class MomentSums(ExactSums):
         index: BallIndex,
         beta: float,
         tau: float,
-        lattice: Lattice,
+        lattice: Lattice | Steps,
         c: float,
         n_threads: int | None = None,
     ) -> None:
@@ -154,7 +161,7 @@ class ResidualSums(ExactSums):
         fields: list[Field],
         frames: ResidualFrames,
         tau: float,
-        lattice: Lattice,
+        lattice: Lattice | Steps,
         c: float,
         n_threads: int | None = None,
     ) -> None:
@@ -184,7 +191,9 @@ class ResidualSums(ExactSums):
 class FeatureSums(ExactSums):
     """Moments of one vector of `features` per record, at one location; `add` takes the vectors."""
 
-    def __init__(self, features: int, tau: float, lattice: Lattice, n_threads: int | None = None) -> None:
+    def __init__(
+        self, features: int, tau: float, lattice: Lattice | Steps, n_threads: int | None = None
+    ) -> None:
         width = LANES * ((features + LANES - 1) // LANES)
         super().__init__(1, features, width, lattice.bound, features)
         self._clipping = _clipping(2.0, 1.0, tau, lattice)

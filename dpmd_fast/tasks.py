@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.sums import MOST, ExactSums
+from dpmd_fast import __version__
+from dpmd_fast.sums import MOST, ExactSums, TooManyRecords
 from dpmd_fast.validation import checked_numbers
 
 Block = NDArray[np.floating[Any]]
@@ -34,6 +35,13 @@ class PartialSums(NamedTuple):
     values: NDArray[np.int64]
     rows: int
 
+    def __repr__(self) -> str:  # engines log their tasks
+        return "PartialSums(private)"
+
+
+class OtherVersion(RuntimeError):  # noqa: N818
+    """The worker runs another version of the package than the process that asked."""
+
 
 @dataclass(frozen=True)
 class SumTask:
@@ -47,13 +55,17 @@ class SumTask:
         What becomes of each block of records before it is added, one after the other; each row by itself.
     columns : int or None
         Of the records, where `partial_sums` is to look at it.
+    version : str
+        Of the package that asks: bits are the same only with the same code.
     """
 
     make: Callable[..., ExactSums]
     views: tuple[View, ...] = ()
     columns: int | None = None
+    version: str = __version__
 
     def on(self, blocks: Iterable[Block], n_threads: int | None = None) -> PartialSums:
+        _check_version(self.version)
         sums = self.make(n_threads=n_threads)
         with np.errstate(all="ignore"):  # a warning would tell that some record is not finite
             for block in blocks:
@@ -67,7 +79,7 @@ class SumTask:
             _check_part(part, values)
             rows += part.rows
             if rows * empty.bound >= MOST:
-                raise OverflowError("too many records for 64-bit sums at this budget")
+                raise TooManyRecords
             values += part.values
         return PartialSums(values, rows)
 
@@ -79,8 +91,10 @@ class ValidTask:
     most: float
     views: tuple[View, ...] = ()
     columns: int | None = None
+    version: str = __version__
 
     def on(self, blocks: Iterable[Block], n_threads: int | None = None) -> PartialSums:
+        _check_version(self.version)
         valid, rows = True, 0
         for block in blocks:  # to the end in any case: when it stops would tell where
             with np.errstate(all="ignore"):
@@ -126,6 +140,11 @@ def _checked_block(block: Any, columns: int | None) -> Block:
     if columns is not None and records.shape[1] != columns:
         raise ValueError(f"blocks holds an array of {records.shape[1]} column(s): must have {columns}")
     return records
+
+
+def _check_version(asked: str) -> None:
+    if asked != __version__:
+        raise OtherVersion(f"the task is of version {asked}, this is {__version__}: install one everywhere")
 
 
 def _check_part(part: Any, like: NDArray[np.int64]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +25,11 @@ from dpmd_fast.distributed import (
     partial_sums,
     transform_batches,
 )
+from dpmd_fast.distributed.dask import _array_blocks, _on_part
+from dpmd_fast.distributed.engine import Failure
 from dpmd_fast.preprocess import Preprocessor
-from dpmd_fast.tasks import SumTask, ValidTask
+from dpmd_fast.preprocess_release import private_preprocessor
+from dpmd_fast.tasks import OtherVersion, SumTask, ValidTask
 
 BUDGET = Budget(2.0, 1e-5)
 
@@ -233,6 +239,22 @@ def test_a_dask_frame_and_its_transform():
     )
 
 
+def test_a_dask_frame_says_what_it_will_be():
+    dd = pytest.importorskip("dask.dataframe")
+    import pandas as pd
+
+    index = pd.Index([f"p{k:02}" for k in range(60)], name="id")
+    frame = pd.DataFrame({"b": Y[:60, 1], "when": pd.period_range("2026-01", periods=60, freq="M")}, index)
+    frame["a"] = Y[:60, 0].astype(np.float32)
+    atlas = release_atlas(pd.DataFrame(Y, columns=["a", "b"]), Z, dim=1, budget=BUDGET, seed=2)
+    moved = atlas.transform(dd.from_pandas(frame, npartitions=4))
+    computed = moved.compute()
+    assert moved._meta.index.name == computed.index.name == "id"
+    assert list(moved.columns) == list(computed.columns) == list(frame.columns)
+    assert moved.dtypes.to_dict() == computed.dtypes.to_dict()
+    pd.testing.assert_frame_equal(computed, atlas.transform(frame), check_index_type=False)
+
+
 def test_a_dask_array_is_moved_when_it_is_computed():
     atlas = release_atlas(Y, Z, dim=1, budget=BUDGET, seed=1)
     far = np.vstack([Z, [[50.0, 50.0]]]).astype(np.float32)
@@ -252,6 +274,115 @@ def test_complex_dask_arrays_are_refused():
         atlas.transform(dask_array(Z * 1j, (100, 2)))
     with pytest.raises(ValueError, match="real numbers"):
         release_moments(dask_array(Y * 1j, (1000, 2)), Z[:40], bandwidth=0.5, budget=BUDGET)
+
+
+@pytest.fixture
+def paid(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.create("people", 50.0, 1e-5)
+    yield {"ledger": ledger, "dataset": "people"}
+    assert ledger.history("people") == ()  # all that uses this is refused before the spend
+
+
+def test_masked_dask_arrays_are_refused(paid):
+    ma = pytest.importorskip("dask.array").ma
+    masked = ma.masked_where(dask_array(Y, (1000, 2)) > 0.5, dask_array(Y, (1000, 2)))
+    with pytest.raises(TypeError, match="masked"):
+        release_moments(masked, Z[:40], bandwidth=0.5, budget=BUDGET, on_invalid="drop", **paid)
+    with pytest.raises(TypeError, match="masked"):
+        release_atlas(Y, Z, dim=1, budget=BUDGET, seed=1).transform(masked)
+
+
+@pytest.mark.parametrize("kind", ["f2", "g", "O", "U8", "M8[s]"])
+def test_types_of_dask_arrays_are_looked_at_before_the_spend(paid, kind):
+    array = (
+        dask_array(Y, (1000, 2)).astype(kind) if kind != "M8[s]" else dask_array(Y.astype(kind), (1000, 2))
+    )
+    with pytest.raises(ValueError, match="must be"):
+        release_moments(array, Z[:40], bandwidth=0.5, budget=BUDGET, on_invalid="drop", **paid)
+
+
+def test_what_needs_the_records_here_refuses_an_engine_before_the_spend(paid):
+    with pytest.raises(ValueError, match="held by an engine"):
+        private_preprocessor(engine([Y]), bounds=[[-3.0, 3.0]] * 2, budget=BUDGET, on_invalid="drop", **paid)
+    passes = []
+    model = DPManifoldDenoiser(0.5, 1, BUDGET, **paid)
+    with pytest.raises(ValueError, match="held by an engine"):
+        model.fit(engine_reference(passes.append, columns=2))
+    assert passes == []
+
+
+def test_a_declared_number_of_records_is_refused_where_it_is_private(paid):
+    settings = {"budget": BUDGET, "adjacency": "add-remove", **paid}
+    with pytest.raises(ValueError, match="rows: must be None"):
+        release_moments(engine([Y], rows=len(Y)), Z[:40], bandwidth=0.5, **settings)
+    with pytest.raises(ValueError, match="rows: must be None"):
+        release_atlas(engine([Y], rows=len(Y)), Z, dim=1, n_public=5000, **settings)
+
+
+def test_tasks_hold_no_budget_and_no_guarantee():
+    seen = []
+
+    def run(task):
+        seen.append(task)
+        return [partial_sums(task, [wide])]
+
+    wide = circle(8000, 2, columns=9)
+    bounds, budget = [[-9.0, 9.0]] * 9, Budget(20.0, 1e-5)
+    pre = private_preprocessor(wide, bounds=bounds, budget=Budget(3.0, 1e-5), log=False)
+    reference = engine_reference(run, columns=9, rows=8000)
+    release_atlas(
+        reference, circle(300, 3, columns=9), preprocess=pre, dim=1, budget=budget, bandwidth=6.0, rounds=2
+    )
+    assert len(seen) >= 4
+    for task in seen:
+        sent = pickle.dumps(task)
+        for secret in (b"Budget", b"Guarantee", b"Ledger", b"epsilon", b"entropy", b"differential"):
+            assert secret not in sent, (task, secret)
+        for number in (budget.mu, budget.epsilon, budget.rho, budget.delta):
+            assert struct.pack(">d", number) not in sent
+    made = seen[-1].on([wide])
+    assert "private" in repr(made)
+    assert str(len(wide)) not in repr(made)
+
+
+def test_a_worker_of_another_version_is_refused():
+    task = ValidTask(1e100, version="0.0.1")
+    with pytest.raises(OtherVersion, match=r"0\.0\.1"):
+        task.on([Y])
+
+    def run(task):
+        return [partial_sums(replace(task, version="0.0.1"), [Y])]
+
+    with pytest.raises(RuntimeError, match="OtherVersion"):
+        release_moments(engine_reference(run, columns=2), Z[:40], bandwidth=0.5, budget=BUDGET)
+
+
+@pytest.mark.parametrize("error", [OverflowError, ValueError, MemoryError])
+def test_no_error_of_an_engine_is_repeated(error):
+    def run(task):
+        raise error("Python integer 1234567 out of bounds")
+
+    with pytest.raises(RuntimeError) as caught:
+        release_moments(engine_reference(run, columns=2), Z[:40], bandwidth=0.5, budget=BUDGET)
+    assert error.__name__ in str(caught.value)
+    assert "1234567" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_a_failing_task_leaves_nothing_in_the_logs(caplog):
+    pytest.importorskip("distributed")
+    import dask
+    from distributed import Client, LocalCluster
+
+    y = Y.copy()
+    y[:, 0] = 7.77123
+    sums = dask.delayed(_on_part)(ValidTask(1e100), _array_blocks, dask.delayed(y.astype("f2")))
+    settings = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with LocalCluster(**settings) as cluster, Client(cluster):
+        found = sums.compute()
+    assert found == Failure("ValueError")
+    assert "7.77" not in caplog.text
 
 
 def test_a_bound_data_set_does_not_pay_for_what_an_engine_holds(tmp_path):
@@ -353,6 +484,33 @@ def test_a_spark_frame_releases_the_same_bits_and_is_transformed(spark, monkeypa
     atlas = release_atlas(data, Z, dim=1, **settings)
     moved = atlas.transform(frame).toPandas().set_index("name").loc[data["name"]]
     np.testing.assert_array_equal(moved[["a", "b"]].to_numpy(), atlas.transform(data)[["a", "b"]].to_numpy())
+
+
+def test_odd_names_and_types_of_spark_columns(spark, paid):
+    import pandas as pd
+
+    data = pd.DataFrame({"a.b": Y[:, 0], "x `y`": Y[:, 1], "o.x y": ["text"] * len(Y)})
+    frame = spark.createDataFrame(data).selectExpr(
+        "*", "make_dt_interval(1) as iv", "named_struct('x y', 1) as st"
+    )
+    settings = {"bandwidth": 0.5, "budget": BUDGET, "on_invalid": "drop"}
+    chosen = ["a.b", "x `y`"]
+    alone = release_moments(Y, Z[:40], seed=2, **settings)
+    split = release_moments(frame, Z[:40], columns=chosen, seed=2, **settings)
+    np.testing.assert_array_equal(split.values, alone.values)
+    with pytest.raises(ValueError, match="not numeric, 'iv'"):
+        release_moments(frame, Z[:40], columns=["a.b", "iv"], **settings, **paid)
+    atlas = release_atlas(data, Z, columns=chosen, dim=1, budget=BUDGET, seed=2)
+    moved = atlas.transform(frame)
+    assert moved.columns == frame.columns
+    assert moved.schema["st"].dataType == frame.schema["st"].dataType
+    np.testing.assert_array_equal(
+        np.sort(moved.toPandas()[chosen].to_numpy(), axis=0),
+        np.sort(atlas.transform(data)[chosen].to_numpy(), axis=0),
+    )
+    words = spark.createDataFrame(pd.DataFrame({"a.b": ["?"], "x `y`": [1.0]}))
+    with pytest.raises(ValueError, match=r"not numeric, 'a\.b'"):
+        atlas.transform(words)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpmd_fast.columns import is_of, pandas_number_type, places_of
-from dpmd_fast.distributed.engine import EngineSource, without_receipt
+from dpmd_fast.distributed.engine import EngineSource, Failure, guarded, merged, without_receipt
 from dpmd_fast.sources import ArraySource, PandasSource
 from dpmd_fast.tasks import PartialSums, Task
 from dpmd_fast.validation import check_range
@@ -41,6 +41,11 @@ class DaskSource(EngineSource):
                     "columns selects by name, and an array has no names: must be None for an array"
                 )
             _check_real("reference", reference)
+            if reference.dtype.kind == "O" or reference.dtype.str[1:] in ("f2", "f12", "f16"):
+                raise ValueError(
+                    f"reference holds {reference.dtype}: must be float64, float32, integer or bool; convert "
+                    "it with astype"
+                )
             if reference.ndim != 2:
                 raise ValueError(
                     f"reference has {reference.ndim} dimension(s): must have 2 (rows are points)"
@@ -74,7 +79,7 @@ class DaskSource(EngineSource):
         self._parts = list(reference[[reference.columns[place] for place in places]].to_delayed())
         self._open = _frame_blocks
 
-    def _sums(self, task: Task) -> list[PartialSums]:
+    def _sums(self, task: Task) -> list[Any]:
         import dask
 
         sent = dask.delayed(task, pure=False)
@@ -86,20 +91,24 @@ class DaskSource(EngineSource):
 
 
 def _check_real(name: str, array: Any) -> None:
+    if isinstance(array._meta, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array: must be a plain one, as dask.array.ma.filled(array, numpy.nan)"
+        )
     if array.dtype.kind not in "biufO":
         raise ValueError(f"{name} has dtype {array.dtype}: must be real numbers")
 
 
-def _on_part(task: Task, blocks: Callable[[Any], Iterator[Any]], part: Any) -> PartialSums:
-    return task.on(blocks(part), n_threads=1)
+def _on_part(task: Task, blocks: Callable[[Any], Iterator[Any]], part: Any) -> PartialSums | Failure:
+    return guarded(lambda: task.on(blocks(part), n_threads=1))
 
 
-def _merge(task: Task, parts: Sequence[PartialSums]) -> PartialSums:
-    return task.merge(parts)
+def _merge(task: Task, parts: Sequence[PartialSums | Failure]) -> PartialSums | Failure:
+    return merged(task, parts)
 
 
 def _array_blocks(part: Any) -> Iterator[Any]:
-    return ArraySource(np.asarray(part), None, None).blocks()
+    return ArraySource(part if isinstance(part, np.ma.MaskedArray) else np.asarray(part), None, None).blocks()
 
 
 def _frame_blocks(part: Any) -> Iterator[Any]:
@@ -111,7 +120,7 @@ def transform_dask(atlas: Atlas, Z: Any) -> Any:
     alone = without_receipt(atlas)
     if is_dask_frame(Z):
         object.__setattr__(atlas, "status_", None)
-        meta = alone.transform(_one_row(Z._meta)).iloc[:0]
+        meta = alone.transform(Z._meta)
         return Z.map_partitions(_move_frame, alone, meta=meta, enforce_metadata=False)
     import dask
     import dask.array as da
@@ -132,16 +141,13 @@ def transform_dask(atlas: Atlas, Z: Any) -> Any:
     return da.concatenate(moved)
 
 
-def _one_row(empty: Any) -> Any:
-    """A row of ones and empty texts with the columns and types of a frame, to see what they become."""
-    return empty._constructor({name: [1] for name in empty.columns}).astype(empty.dtypes.to_dict())
-
-
 def _move_frame(frame: Any, atlas: Atlas) -> Any:
     return atlas.transform(frame, 1)
 
 
 def _move(atlas: Atlas, block: Any) -> tuple[Any, Any]:
+    if isinstance(block, np.ma.MaskedArray):
+        raise TypeError("Z is a masked array: must be a plain one")
     points = np.asarray(block)
     if points.dtype not in (np.float32, np.float64):
         points = points.astype(np.float64)

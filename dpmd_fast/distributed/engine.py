@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from dpmd_fast.columns import (
 )
 from dpmd_fast.privacy.accounting import checked_integer
 from dpmd_fast.sources import ReferenceSource
+from dpmd_fast.sums import TooManyRecords
 from dpmd_fast.tasks import MismatchedSums, PartialSums, Task
 from dpmd_fast.validation import Points
 
@@ -49,7 +50,8 @@ def engine_reference(
     columns : list of str, or int
         Names of the columns, or their number, in the order in which the batches hold them.
     rows : int, optional
-        Number of records, where that is public; `release_atlas` then needs no ``n_public``.
+        Number of records, where that is public, so not under add-remove adjacency; `release_atlas` then needs
+        no ``n_public``, and a pass that sums another number is refused.
     """
     if not callable(run):
         raise ValueError("run: must be a function of a task")
@@ -57,18 +59,45 @@ def engine_reference(
     width = checked_integer("columns", columns, minimum=1) if isinstance(columns, int) else len(names or ())
     if rows is not None:
         rows = checked_integer("rows", rows, minimum=1)
-    return EngineSource(run, run, n_columns=width, column_names=names, rows=rows)
+    source = EngineSource(run, run, n_columns=width, column_names=names, rows=rows)
+    source.declared = rows is not None
+    return source
+
+
+class Failure(NamedTuple):
+    """What a worker says of an error: its kind. Its text may quote records, and engines log it."""
+
+    kind: str
+
+
+def guarded(work: Callable[[], PartialSums]) -> PartialSums | Failure:
+    """The result of `work`, or that it failed: nothing for the engine to log."""
+    try:
+        return work()
+    except Exception as error:
+        return Failure(type(error).__name__)
+
+
+def merged(task: Task, parts: Iterable[PartialSums | Failure]) -> PartialSums | Failure:
+    """The sum of `parts`, or one of the failures among them."""
+    good: list[PartialSums] = []
+    for part in parts:
+        if isinstance(part, Failure):
+            return part
+        good.append(part)
+    return task.merge(good)
 
 
 class EngineSource(ReferenceSource):
     """Records that never come here: tasks go to them."""
 
     local = False
+    declared = False  # whether the number of records is what the caller said
 
     def __init__(
         self,
         reference: Any,
-        run: Callable[[Task], Iterable[PartialSums]],
+        run: Callable[[Task], Iterable[PartialSums | Failure]],
         *,
         n_columns: int,
         column_names: tuple[str, ...] | None,
@@ -92,14 +121,13 @@ class EngineSource(ReferenceSource):
         )
 
     def run(self, task: Task, n_threads: int | None = None) -> PartialSums:
-        failure = "nothing"
         try:
-            found = task.merge(self._run(replace(task, columns=self.n_columns)))
-        except (MismatchedSums, OverflowError):
+            found = merged(task, self._run(replace(task, columns=self.n_columns)))
+        except (MismatchedSums, TooManyRecords):
             raise
         except Exception as error:
-            failure = type(error).__name__
-        else:
+            found = Failure(type(error).__name__)
+        if isinstance(found, PartialSums):
             if self._counted is not None and found.rows != self._counted:
                 raise MismatchedSums(
                     "the engine summed another number of records than it holds: each partition must be "
@@ -109,8 +137,8 @@ class EngineSource(ReferenceSource):
             return found
         # outside of the handler, so that the engine's error does not travel along
         raise RuntimeError(
-            f"the engine failed ({failure}); what it says about that may quote records, and is not repeated "
-            "here: look at its own logs"
+            f"the engine failed ({found.kind}); what it says about that may quote records, and is not "
+            "repeated here"
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dpmd_fast.privacy.accounting import checked
 from dpmd_fast.privacy.guarantee import Adjacency
@@ -25,6 +26,13 @@ _TAUS = (1e-100, 1e100)  # far from the ends of floating point
 def contributions_apart(adjacency: Adjacency) -> float:
     """How far neighbours' sums are apart, in units of the bound on one record."""
     return math.sqrt(2.0) if adjacency == "replace-one" else 1.0
+
+
+class Steps(NamedTuple):
+    """What sums over records need of a lattice: it says nothing about noise or budget."""
+
+    step: float
+    bound: int
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,10 @@ class Lattice:
     deviation: int
     bound: int
     mu: float
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(self.step, self.bound)
 
     @property
     def off_diagonal(self) -> int:

@@ -330,6 +330,8 @@ def _explained(path: str, timeout: float) -> Iterator[None]:
     """Errors of SQLite in the words of a ledger."""
     try:
         yield
+    except UnicodeDecodeError:  # a message of SQLite that quotes damaged text
+        raise ValueError(f"{path} is damaged: it holds text that cannot be read") from None
     except sqlite3.DatabaseError as error:
         raise _translated(path, timeout, str(error)) from error
 

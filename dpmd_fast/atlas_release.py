@@ -68,7 +68,7 @@ def release_atlas(
 
     Parameters
     ----------
-    reference : array, DataFrame, Arrow table, path or list of paths of Parquet files
+    reference : array, DataFrame, Arrow table, path or list of paths of Parquet files, Dask or Spark frame
         The private records. They are read once for every release, in batches.
     anchors : array (m, D) or table
         Public points around the manifold, for instance the first queries; of a table the columns that the

@@ -4,9 +4,10 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PYTEST = $(BIN)/pytest -n 2 --dist loadfile
 DOCTEST = $(BIN)/python -m doctest README.md docs/distributed.md -o NORMALIZE_WHITESPACE -o ELLIPSIS
+INPUTS ?= 100000
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all lint compare bench audit clean
+.PHONY: demo test test-all lint compare bench bench-full scaling limits audit fuzz clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -42,12 +43,30 @@ test-all: lint
 audit: $(VENV)/.installed-test
 	$(BIN)/python -m dpmd_fast.privacy.audit
 
-compare: $(VENV)/.installed-test
-	$(BIN)/python benchmarks/compare.py
+fuzz: $(VENV)/.installed-test
+	DPMD_FAST_FUZZ=$(INPUTS) $(PYTEST) tests/fuzz
 
-bench: $(VENV)/.installed-bench
+compare: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/compare.py --output benchmarks/results/compare.md
+	$(BIN)/python benchmarks/page.py
+
+# asv takes the code as it is; results go to .asv, tables to benchmarks/results
+BENCH = $(BIN)/asv run --python=same --launch-method forkserver --show-stderr \
+	--set-commit-hash "$$(git rev-parse HEAD)"
+
+bench bench-full: $(VENV)/.installed-bench
 	$(BIN)/asv machine --yes
-	$(BIN)/asv run --quick --python=same
+	DPMD_BENCH_PROFILE=$(if $(findstring full,$@),full,quick) $(BENCH)
+	DPMD_BENCH_PROFILE=$(if $(findstring full,$@),full,quick) $(BIN)/python benchmarks/asv_tables.py
+	$(BIN)/python benchmarks/page.py
+
+scaling: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/scaling.py --output benchmarks/results/scaling.md
+	$(BIN)/python benchmarks/page.py
+
+limits: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/limits.py --output benchmarks/results/limits.md
+	$(BIN)/python benchmarks/page.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .numba_cache .pytest_cache .mypy_cache .ruff_cache demo

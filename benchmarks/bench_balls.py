@@ -3,13 +3,12 @@
 from dpmd_fast.kernels.balls import count_neighbors
 from dpmd_fast.kernels.index import build_index
 
-from .common import CASES, THREADS, TIMEOUT, make_problem
+from .common import CASES, THREADS, Suite, make_problem
 
 
-class Balls:
+class Balls(Suite):
     params = (CASES,)
     param_names = ("case",)
-    timeout = TIMEOUT
 
     def setup(self, case):
         self.problem = make_problem(case)

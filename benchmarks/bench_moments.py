@@ -2,25 +2,41 @@
 
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from dpmd_fast import Budget, DPManifoldDenoiser, LargeDeltaWarning, paper_bandwidth, release_moments
 from dpmd_fast.experiments.manifolds import circle, distance_to_manifold
+from dpmd_fast.kernels.balls import count_neighbors
 from dpmd_fast.kernels.index import build_index
+from dpmd_fast.kernels.moments import record_norms, symmetric_integers
 from dpmd_fast.moments import HOMOGENEOUS, natural_tau
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.sums import MomentSums
 
-from .common import CASES, PROFILE, SIGMA, THREADS, TIMEOUT, make_circle, make_problem
+from .common import (
+    CASES,
+    SIGMA,
+    THREAD_COUNTS,
+    THREADS,
+    Case,
+    Suite,
+    best_seconds,
+    make_circle,
+    make_problem,
+    sized,
+)
+from .limits import dgemm_rate, exact_sums, moment_flops
 from .moments import write_records
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 
 
-class Sums:
-    params = (CASES, (1, THREADS))
+class Sums(Suite):
+    params = (CASES, THREAD_COUNTS)
     param_names = ("case", "threads")
-    timeout = TIMEOUT
 
     def setup(self, case, threads):
         self.Y, locations, radius = make_problem(case)
@@ -35,13 +51,56 @@ class Sums:
         sums.total()
 
 
-class Releases:
+class Norms(Suite):
+    """What a record contributes to all locations together, before clipping; sums as integers."""
+
     params = (CASES,)
     param_names = ("case",)
-    timeout = TIMEOUT
+
+    def setup(self, case):
+        self.Y, locations, radius = make_problem(case)
+        self.index = build_index(locations, radius)
+        self.sums = np.zeros((len(locations), *2 * self.index.rows.shape[1:]))
+        self.time_record_norms(case)
+        self.time_symmetric_integers(case)
+
+    def time_record_norms(self, case):
+        record_norms(self.index, self.Y, 2.0, HOMOGENEOUS, THREADS)
+
+    def time_symmetric_integers(self, case):
+        symmetric_integers(self.sums, self.index.order, case.D + 1, THREADS)
+
+
+class ShareOfDgemm(Suite):
+    """Useful flops of the exact sums over the rate of DGEMM, both on two threads."""
+
+    params = (sized((20,), (20, 60, 100), (20, 60, 100)),)
+    param_names = ("D",)
+    unit = "share"
+
+    def setup(self, D):
+        n, K = sized((500, 20), (10_000, 200), (50_000, 1000))
+        self.case = Case(D, n, 5, m=K, ball=max(20, n * 6 // 100))
+        self.Y, locations, radius = make_problem(self.case)
+        self.index = build_index(locations, radius)
+        self.tau = natural_tau(self.index, 2.0)
+        exact_sums(self.Y, self.index, self.tau)
+
+    def track_share(self, D):
+        pairs = int(count_neighbors(self.index, self.Y).sum())
+        spent = best_seconds(partial(exact_sums, self.Y, self.index, self.tau))
+        return moment_flops(pairs, self.case) / spent / dgemm_rate(sized(100, 1000, 2500))
+
+
+class Releases(Suite):
+    params = (CASES,)
+    param_names = ("case",)
 
     def setup(self, case):
         self.problem = make_problem(case)
+        self.time_release_moments(case)
+
+    def peakmem_release_moments(self, case):
         self.time_release_moments(case)
 
     def time_release_moments(self, case):
@@ -49,12 +108,11 @@ class Releases:
         release_moments(Y, locations, bandwidth=radius, budget=BUDGET, n_threads=THREADS)
 
 
-class Parquet:
+class Parquet(Suite):
     """The peak must not grow with the number of records."""
 
-    params = ((1_000_000, 4_000_000) if PROFILE == "full" else (50_000, 200_000),)
+    params = (sized((2_000,), (50_000, 200_000), (1_000_000, 4_000_000)),)
     param_names = ("rows",)
-    timeout = TIMEOUT
 
     def setup(self, rows):
         self.folder = tempfile.TemporaryDirectory()
@@ -73,16 +131,15 @@ class Parquet:
         self.time_release_moments(rows)
 
 
-class CircleAccuracy:
+class CircleAccuracy(Suite):
     """Mean distance to the circle after one step of direct certified denoising."""
 
     unit = "distance"
     params = (0.1, 1e-6)
     param_names = ("delta",)
-    timeout = TIMEOUT
 
     def setup(self, delta):
-        n, m = (20_000, 1000) if PROFILE == "full" else (2_000, 50)
+        n, m = sized((300, 10), (2_000, 50), (20_000, 1000))
         self.Y, self.Z, _ = make_circle(n, m)
         self.bandwidth = paper_bandwidth(n, 1, SIGMA)
 

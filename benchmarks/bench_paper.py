@@ -6,21 +6,20 @@ import numpy as np
 
 from dpmd_fast import Budget, DPManifoldDenoiser, LargeDeltaWarning, ManifoldDenoiser, paper_bandwidth, warmup
 
-from .common import CASES, PROFILE, SIGMA, THREADS, TIMEOUT, Case, make_circle, make_problem
+from .common import CASES, SIGMA, THREADS, Case, Suite, make_circle, make_problem, sized
 
 STEPS = 5
 BUDGET = Budget(epsilon=1.0, delta=0.1)
 
 
-def private(bandwidth, dim, budget=BUDGET, seed=None):
+def private(bandwidth, dim, budget=BUDGET, seed=None, mechanism="projector"):
     warnings.simplefilter("ignore", LargeDeltaWarning)
-    return DPManifoldDenoiser(bandwidth, dim, budget, "projector", steps=STEPS, seed=seed, n_threads=THREADS)
+    return DPManifoldDenoiser(bandwidth, dim, budget, mechanism, steps=STEPS, seed=seed, n_threads=THREADS)
 
 
-class Estimators:
+class Estimators(Suite):
     params = (CASES,)
     param_names = ("case",)
-    timeout = TIMEOUT
 
     def setup(self, case):
         warmup()
@@ -34,47 +33,49 @@ class Estimators:
         self.plain.transform(self.Z)
 
 
-class PrivateTransform:
-    params = (CASES,)
-    param_names = ("case",)
-    timeout = TIMEOUT
+class PrivateTransform(Suite):
+    """One transform of the private estimator, by both mechanisms; the reference is fitted before."""
+
+    params = (CASES, ("moments", "projector"))
+    param_names = ("case", "mechanism")
     number = 1  # one fit allows one transform, and asv calls setup before every sample
 
-    def setup(self, case):
+    def setup(self, case, mechanism):
         warmup()
         problem = make_problem(case)
         self.Z = problem.Z
-        self.model = private(problem.radius, case.d).fit(problem.Y)
+        self.model = private(problem.radius, case.d, mechanism=mechanism).fit(problem.Y)
 
-    def time_transform(self, case):
+    def time_transform(self, case, mechanism):
         self.model.transform(self.Z)
 
 
-class FitMemory:
+class FitMemory(Suite):
     """The peak must not grow with the size of the balls."""
 
-    params = ((300, 5000) if PROFILE == "full" else (100, 1000),)
+    params = (sized((50,), (100, 1000), (300, 5000)),)
     param_names = ("ball",)
-    timeout = TIMEOUT
 
     def setup(self, ball):
         warmup()
-        self.problem = make_problem(Case(20, 100_000 if PROFILE == "full" else 10_000, 2, m=1, ball=ball))
+        self.problem = make_problem(Case(20, sized(500, 10_000, 100_000), 2, m=1, ball=ball))
+
+    def time_fit(self, ball):
+        self.peakmem_fit(ball)
 
     def peakmem_fit(self, ball):
         ManifoldDenoiser(self.problem.radius, 2, n_threads=THREADS).fit(self.problem.Y)
 
 
-class CircleAccuracy:
+class CircleAccuracy(Suite):
     """Mean distance to the clean point on the paper's circle."""
 
     unit = "distance"
     params = (1.0, 4.0, float("inf"))
     param_names = ("epsilon",)
-    timeout = TIMEOUT
 
     def setup(self, epsilon):
-        n, m = (20_000, 100) if PROFILE == "full" else (2_000, 50)
+        n, m = sized((300, 10), (2_000, 50), (20_000, 100))
         self.Y, self.Z, self.clean = make_circle(n, m)
         self.bandwidth = paper_bandwidth(n, 1, SIGMA)
 

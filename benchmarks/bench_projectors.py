@@ -3,35 +3,39 @@
 import numpy as np
 
 from dpmd_fast.kernels.index import build_index
-from dpmd_fast.kernels.projectors import local_geometry
+from dpmd_fast.kernels.projectors import local_geometry, toward
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.kernels.tridiagonal import top_subspaces
 from dpmd_fast.privacy.entropy import open_source
 from dpmd_fast.privacy.mechanism import noisy_projectors
 
-from .common import CASES, THREADS, TIMEOUT, make_problem
+from .common import CASES, THREADS, Suite, make_problem
 
 
-class Geometry:
+class Geometry(Suite):
     params = (CASES,)
     param_names = ("case",)
-    timeout = TIMEOUT
 
     def setup(self, case):
         problem = make_problem(case)
         self.Z = problem.Z
         self.index = build_index(problem.Y, problem.radius)
         self.bases, _ = local_tangents(self.index, case.d, THREADS)
-        local_geometry(self.index, self.bases, self.Z[:2], 2.0, THREADS)
+        geometry = local_geometry(self.index, self.bases, self.Z, 2.0, THREADS)
+        self.points, self.means = self.Z.copy(), self.Z + 0.1
+        self.tangents = top_subspaces(geometry.projectors, case.D, case.d, THREADS)
+        self.time_toward(case)
 
     def time_local_geometry(self, case):
         local_geometry(self.index, self.bases, self.Z, 2.0, THREADS)
 
+    def time_toward(self, case):
+        toward(self.points, self.means, self.tangents, THREADS)
 
-class Subspaces:
+
+class Subspaces(Suite):
     params = (CASES, (0.0, 0.1))  # without noise the gap is wide; noise of 0.1 closes it in high D
     param_names = ("case", "noise")
-    timeout = TIMEOUT
 
     def setup(self, case, noise):
         problem = make_problem(case)

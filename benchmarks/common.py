@@ -1,6 +1,7 @@
-"""Data, sizes and clocks that the asv suites and `compare.py` share.
+"""Profiles, data and clocks that the asv suites and the scripts share.
 
-`DPMD_BENCH_PROFILE=full` runs the suites at the sizes of `compare.py`; the default, `quick`, takes a minute.
+`DPMD_BENCH_PROFILE` chooses the sizes of the suites: "quick" (the default, a few minutes in all), "full"
+(those of `compare.py`), or "tiny", with which the tests run every benchmark once.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from dpmd_fast.experiments.manifolds import circle as circle_shape
 THREADS = 2
 TIMEOUT = 600  # seconds: the first call of a kernel on a machine compiles it
 SIGMA = 0.05
+T = TypeVar("T")
 
 
 class Case(NamedTuple):
@@ -56,11 +58,33 @@ QUICK_CASES = (
     Case(20, 3_000, 2, m=100, ball=100),
     Case(60, 3_000, 5, m=100, ball=100),
 )
+TINY_CASES = (
+    Case(3, 400, 2, m=20, ball=30),
+    Case(20, 400, 2, m=20, ball=30),
+)
 
 PROFILE = os.environ.get("DPMD_BENCH_PROFILE", "quick")
-if PROFILE not in ("quick", "full"):
-    raise ValueError(f"DPMD_BENCH_PROFILE = {PROFILE!r}: must be 'quick' or 'full'")
-CASES = FULL_CASES if PROFILE == "full" else QUICK_CASES
+if PROFILE not in ("tiny", "quick", "full"):
+    raise ValueError(f"DPMD_BENCH_PROFILE = {PROFILE!r}: must be 'quick', 'full' or 'tiny'")
+
+
+def sized(tiny: T, quick: T, full: T) -> T:
+    """The one of three values that belongs to the profile."""
+    return {"tiny": tiny, "quick": quick, "full": full}[PROFILE]
+
+
+THREAD_COUNTS = sized((THREADS,), (THREADS,), (1, THREADS))
+CASES = sized(TINY_CASES, QUICK_CASES, FULL_CASES)
+
+
+class Suite:
+    """What all suites tell asv. `setup` warms up, so asv need not."""
+
+    timeout = TIMEOUT
+    rounds = 1  # processes for each benchmark and parameter
+    warmup_time = 0.0
+    sample_time = sized(0.0, 0.02, 0.1)
+    repeat = sized((1, 1, 0.0), (2, 5, 0.4), (3, 10, 5.0))  # least, most, seconds after which it is enough
 
 
 def ball_radius(Y: np.ndarray, average: float, rng: np.random.Generator) -> float:
@@ -106,3 +130,23 @@ def clock(call: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     result = call()
     return time.perf_counter() - start, result
+
+
+def fastest(variants: dict[str, Callable[[], object]], repeats: int) -> tuple[str, float]:
+    """Name and time of the variant with the shortest best time, after one call to warm up."""
+    times = {}
+    for name, call in variants.items():
+        call()
+        times[name] = best_seconds(call, repeats)
+    best = min(times, key=times.__getitem__)
+    return best, times[best]
+
+
+def in_turns(sides: dict[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, float], dict[str, Any]]:
+    """Best time of each side over `repeats` turns of all, and what each returned when it was warmed up."""
+    results = {name: call() for name, call in sides.items()}
+    best = dict.fromkeys(sides, float("inf"))
+    for _ in range(repeats):
+        for name, call in sides.items():
+            best[name] = min(best[name], clock(call)[0])
+    return best, results

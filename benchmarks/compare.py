@@ -1,485 +1,54 @@
-"""Side by side with scikit-learn, NumPy and SciPy: ratios measured in one run, two threads on both sides.
+"""Side by side with scikit-learn, NumPy, SciPy, faiss, OpenDP, diffprivlib and dp-accounting.
 
-    python benchmarks/compare.py [--quick] [--only local-pca|algorithm2|memory|noise] [--output FILE.md]
+    python benchmarks/compare.py [--quick] [--only SECTION] [--output FILE.md]
 
-prints Markdown. Run it on an idle machine; the idle share just before the run is part of the output.
+Ratios are measured in one run, with as many threads on both sides where the other side can use them, and each
+table says whether the two do the same thing. Prints Markdown. Run it on an idle machine; the idle share just
+before the run is part of the output. Peers that are not installed (`pip install dpmd-fast[bench]`) are left
+out.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
-import importlib.util
-import os
-import platform
-import resource
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from functools import partial
-from multiprocessing import get_context
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
-from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
 
-from benchmarks import baselines
-from benchmarks.common import (
-    FULL_CASES,
-    QUICK_CASES,
-    THREADS,
-    Case,
-    Problem,
-    best_seconds,
-    clock,
-    make_problem,
-)
-from dpmd_fast import Budget, DPManifoldDenoiser, LargeDeltaWarning, ManifoldDenoiser, warmup
-from dpmd_fast.kernels.index import build_index
-from dpmd_fast.kernels.tangents import local_tangents
-from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.mechanism import standard_normals
-
-SECTIONS = ("local-pca", "algorithm2", "memory", "noise")
-STEPS = 5
-BUDGET = Budget(epsilon=1.0, delta=0.1)
-THETA = 0.5
-_SMALL = 8  # up to this many columns a table of all projectors is worth trying
-
-
-# Output
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def seconds(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def megabytes(value: float) -> str:
-    return f"{value / 2**20:.0f} MB"
-
-
-def machine(pause: float) -> str:
-    """Processor, cores, versions and the idle share of the processors over `pause` seconds."""
-    packages = ("numpy", "scipy", "scikit-learn", "numba", "dpmd-fast")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
-    idle = idle_share(pause)
-    return "\n".join(
-        [
-            f"- processor: {processor()}, {os.cpu_count()} cores; threads: {THREADS} on each side",
-            f"- Python {platform.python_version()}, {versions}",
-            f"- idle share before the run: {'unknown' if idle is None else f'{idle:.0%}'}",
-        ]
-    )
-
-
-def processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def idle_share(pause: float) -> float | None:
-    """Share of idle time of all processors over the next `pause` seconds, where /proc/stat tells."""
-    try:
-        before = _processor_times()
-        time.sleep(pause)
-        spent = _processor_times() - before
-    except OSError:
-        return None
-    return float(spent[3:5].sum() / spent[:8].sum())
-
-
-def _processor_times() -> np.ndarray:
-    with open("/proc/stat") as stat:
-        return np.array(stat.readline().split()[1:], dtype=float)
-
-
-def fastest(variants: dict[str, Callable[[], object]], repeats: int) -> tuple[str, float]:
-    """Name and time of the variant with the shortest best time, after one call to warm up."""
-    times = {}
-    for name, call in variants.items():
-        call()
-        times[name] = best_seconds(call, repeats)
-    best = min(times, key=times.__getitem__)
-    return best, times[best]
-
-
-# Local PCA at all reference points
-
-
-class LocalPCA(NamedTuple):
-    algorithm: str
-    search: float  # seconds of the search, for all points
-    loops: dict[str, tuple[str, float]]  # by solver: faster way to use two threads, seconds for all points
-    ours: float
-    agreement: float
-
-    def baseline(self, solver: str) -> float:
-        return self.search + self.loops[solver][1]
-
-
-def compare_local_pca(case: Case, problem: Problem, sample: int, repeats: int) -> LocalPCA:
-    Y, radius = problem.Y, problem.radius
-    rng = np.random.default_rng(1)
-    rows = rng.choice(case.n, min(sample, case.n), replace=False)
-    per_point = case.n / len(rows)
-
-    def ask(model: object, points: np.ndarray) -> np.ndarray:
-        return model.radius_neighbors(points, return_distance=False)  # type: ignore[attr-defined]
-
-    names = ("kd_tree",) if case.D <= _SMALL else ("brute", "kd_tree")
-    models = {name: baselines.search(Y, radius, name) for name in names}
-    trial = {name: partial(ask, model, Y[rows[:100]]) for name, model in models.items()}
-    algorithm = fastest(trial, 1)[0]
-    fit_time = best_seconds(lambda: baselines.search(Y, radius, algorithm), repeats)
-    search_time = best_seconds(lambda: ask(models[algorithm], Y[rows]), repeats)
-
-    neighbors = ask(models[algorithm], Y[rows])
-    loops = {}
-    for solver in ("numpy", "scipy"):
-        loop = partial(baselines.local_pca, Y, dim=case.d, solver=solver)
-        variants = {
-            f"{THREADS} BLAS threads": partial(loop, neighbors),
-            f"{THREADS} Python threads": partial(baselines.in_threads, loop, neighbors),
-        }
-        name, spent = fastest(variants, repeats)
-        loops[solver] = name, spent * per_point
-
-    def ours() -> tuple[np.ndarray, np.ndarray]:
-        index = build_index(Y, radius)
-        return index.order, local_tangents(index, case.d, THREADS)[0]
-
-    order, bases = ours()  # warms up
-    found = np.empty((case.n, case.d, case.D))
-    found[order] = bases[:, :, : case.D]
-    checked = 50
-    expected = baselines.local_pca(Y, neighbors[:checked], case.d, "numpy")
-    got = found[rows[:checked]]
-    difference = np.matmul(got.transpose(0, 2, 1), got) - np.matmul(expected, expected.transpose(0, 2, 1))
-    return LocalPCA(
-        algorithm,
-        fit_time + search_time * per_point,
-        loops,
-        best_seconds(ours, repeats),
-        float(np.abs(difference).max()),
-    )
-
-
-def show_local_pca(results: dict[Case, LocalPCA], sample: int) -> str:
-    rows = []
-    for case, r in results.items():
-        numpy_side, scipy_side = r.baseline("numpy"), r.baseline("scipy")
-        rows.append(
-            [
-                str(case),
-                f"{seconds(numpy_side)} ({r.algorithm} {seconds(r.search)}, loop on {r.loops['numpy'][0]})",
-                seconds(r.ours),
-                f"{numpy_side / r.ours:.1f}",
-                seconds(scipy_side),
-                f"{scipy_side / r.ours:.1f}",
-                f"{r.agreement:.0e}",
-            ]
-        )
-    columns = [
-        "case",
-        "baseline s",
-        "ours s",
-        "ratio",
-        "baseline with SciPy's top-d eigh s",
-        "ratio to that",
-        "largest difference of projectors",
-    ]
-    return (
-        "## Local PCA at all reference points\n\n"
-        f"Average ball {next(iter(results)).ball} points. Baseline: scikit-learn radius search, then per "
-        "point `X - mean`, `X.T @ X / (k - 1)` and `np.linalg.eigh` in batches; its times are extrapolated "
-        f"from {sample:,} random points. The second baseline replaces `np.linalg.eigh` by "
-        "`scipy.linalg.eigh` with `subset_by_index`. Ours: index and all bases, all points. Projectors "
-        "compared at 50 points.\n\n" + table(columns, rows)
-    )
-
-
-# Algorithm 2
-
-
-class Algorithm2(NamedTuple):
-    printed: float  # seconds of transform, one query at a time over all references
-    vectorised: float  # seconds of transform, no loop over queries
-    by_query: float  # seconds, one query at a time
-    variant: str  # name of the fastest way found, SciPy and Python threads included
-    fastest: float
-    ours: float
-    ours_fit: float
-    ok: float  # share of queries that kept their neighbours
-    agreement: float
-
-
-def compare_algorithm2(case: Case, problem: Problem, repeats: int) -> Algorithm2:
-    Y, Z, radius = problem
-    rho = BUDGET.rho / (len(Z) * STEPS)
-    scales = (
-        1.0 / (case.n * radius**case.d) / np.sqrt(2.0 * THETA * rho),
-        1.0 / (case.n * radius ** (case.d - 1)) / np.sqrt(2.0 * (1.0 - THETA) * rho),
-    )
-    quiet = ManifoldDenoiser(radius, case.d, steps=STEPS, n_threads=THREADS).fit(Y)
-    V = np.ascontiguousarray(quiet.tangents_.transpose(0, 2, 1))
-
-    def baseline(sums: str, solver: str) -> Callable[..., np.ndarray]:
-        return partial(baselines.NumpyDenoiser(Y, V, radius, sums, solver).transform, steps=STEPS)
-
-    gather = baseline("gather", "numpy")
-    difference = quiet.transform(Z) - gather(Z)  # warms up
-    by_query = best_seconds(partial(gather, Z, scales=scales), repeats)
-    variants = {}
-    for sums in ("gather", "tree") if case.D <= _SMALL else ("gather",):
-        for solver in ("numpy", "scipy"):
-            for pool in (False, True):
-                name = f"{sums}, {solver} eigh, {THREADS} {'Python' if pool else 'BLAS'} threads"
-                variants[name] = partial(baseline(sums, solver), scales=scales, pool=pool)
-    trial = Z[: max(50, len(Z) // 5)]
-    best = fastest({name: partial(call, trial) for name, call in variants.items()}, 1)[0]
-    some = Z if case.D <= _SMALL else Z[: max(50, len(Z) // 10)]
-    dense = partial(baseline("dense", "numpy"), some, scales=scales)
-    dense()
-    vectorised = best_seconds(dense, 1) * len(Z) / len(some)
-    few = Z[: max(20, len(Z) // 50)]
-    printed = partial(baseline("printed", "numpy"), few, scales=scales)
-    printed()
-
-    def fit() -> DPManifoldDenoiser:
-        model = DPManifoldDenoiser(
-            radius, case.d, BUDGET, mechanism="projector", steps=STEPS, theta=THETA, n_threads=THREADS
-        )
-        return model.fit(Y)
-
-    fit().transform(Z)  # warms up
-    fits, transforms, status = [], [], None
-    for _ in range(repeats):  # one fit allows one transform
-        spent, model = clock(fit)
-        fits.append(spent)
-        transforms.append(clock(partial(model.transform, Z))[0])
-        status = model.status_
-    return Algorithm2(
-        best_seconds(printed, 1) * len(Z) / len(few),
-        vectorised,
-        by_query,
-        best,
-        best_seconds(partial(variants[best], Z), repeats),
-        min(transforms),
-        min(fits),
-        float(np.mean(status == "ok")),
-        float(np.abs(difference).max()),
-    )
-
-
-def show_algorithm2(results: dict[Case, Algorithm2], pca: dict[Case, LocalPCA]) -> str:
-    rows = []
-    for case, r in results.items():
-        baseline_fit = min(pca[case].baseline("numpy"), pca[case].baseline("scipy"))
-        both = (baseline_fit + r.fastest) / (r.ours_fit + r.ours)
-        rows.append(
-            [
-                str(case),
-                seconds(r.ours),
-                f"{seconds(r.printed)} = {r.printed / r.ours:.0f} x",
-                f"{seconds(r.vectorised)} = {r.vectorised / r.ours:.0f} x",
-                f"{seconds(r.by_query)} = {r.by_query / r.ours:.1f} x",
-                f"{seconds(r.fastest)} = {r.fastest / r.ours:.1f} x ({r.variant})",
-                f"{both:.1f} x",
-                f"{r.ok:.0%}",
-                f"{r.agreement:.0e}",
-            ]
-        )
-    columns = [
-        "case",
-        "ours s",
-        "NumPy, as printed",
-        "NumPy, no loops",
-        "NumPy, ball by ball",
-        "fastest with SciPy and Python threads",
-        "that, with fit",
-        "queries with neighbours to the end",
-        "largest difference without noise",
-    ]
-    return (
-        f"## Algorithm 2, {next(iter(results)).m:,} queries, T = {STEPS}\n\n"
-        f"Transform only, tangent bases given on both sides; epsilon = {BUDGET.epsilon:g}, delta = "
-        f"{BUDGET.delta:g}, theta = {THETA:g}. Noise: ours from the cryptographic source, the others' from "
-        "`np.random.default_rng`. As printed: one query at a time, vectorised over all references "
-        "(extrapolated from 20 queries). No loops: all weights times the table of all projectors "
-        "(above 8 columns extrapolated from a tenth of the queries). Ball by ball: distances by GEMM, then "
-        "the rows of each ball and one product. The fastest variant was chosen on a fifth of "
-        "the queries. With fit: plus the local PCA of all points (extrapolated, the faster solver). "
-        "Queries that the noise moves away from all references are dropped by both sides.\n\n"
-        + table(columns, rows)
-    )
-
-
-# Peak memory
-
-
-def measure_fit_memory(case: Case) -> tuple[float, float, float]:
-    """Peak of a fit over what was resident before, seconds, mean ball; to be run in a fresh process."""
-    warmup()
-    problem = make_problem(case)
-    before = _resident("VmRSS")
-    exact = before is not None and _reset_peak()
-    if not exact:
-        before = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    model = ManifoldDenoiser(problem.radius, case.d, n_threads=THREADS)
-    spent, _ = clock(partial(model.fit, problem.Y))
-    peak = _resident("VmHWM") if exact else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak - before, spent, float(model.neighbor_counts_.mean())
-
-
-def _resident(key: str) -> int | None:
-    """A line of /proc/self/status in bytes. Unlike ru_maxrss it does not count the parent before exec."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(key + ":"):
-                return 1024 * int(line.split()[1])
-    except OSError:
-        pass
-    return None
-
-
-def _reset_peak() -> bool:
-    """Set the peak of resident memory back to its present value, where the system can."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def show_memory(n: int, balls: Sequence[int]) -> str:
-    rows = []
-    for ball in balls:
-        case = Case(20, n, 2, m=1, ball=ball)
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            grown, spent, mean_ball = pool.submit(measure_fit_memory, case).result()
-        given, bases = case.n * case.D * 8, case.n * case.d * case.D * 8
-        rows.append(
-            [
-                f"{mean_ball:,.0f}",
-                megabytes(grown),
-                megabytes(given),
-                megabytes(bases),
-                f"{grown / (given + bases):.2f}",
-                megabytes(mean_ball * case.n * 8),
-                seconds(spent),
-            ]
-        )
-    columns = [
-        "average ball",
-        "peak of fit over data",
-        "input n D 8",
-        "bases n d D 8",
-        "peak / (input + bases)",
-        "lists of neighbours would be",
-        "fit s",
-    ]
-    return (
-        f"## Peak memory of fit, n = {n:,}, D = 20, d = 2\n\n"
-        "Resident memory in a fresh process: largest during fit, less what was resident before it (imports, "
-        "compiled kernels, the data).\n\n" + table(columns, rows)
-    )
-
-
-# Noise
-
-
-def show_noise(count: int, repeats: int) -> str:
-    source = open_source()
-    generators = [np.random.default_rng() for _ in range(THREADS)]
-
-    def in_threads() -> None:
-        with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(lambda g: g.standard_normal(count // THREADS), generators))
-
-    sides = {
-        f"dpmd_fast, AES-CTR, {THREADS} threads": lambda: standard_normals(source, count, THREADS),
-        "dpmd_fast, AES-CTR, 1 thread": lambda: standard_normals(source, count, 1),
-        "NumPy default_rng, 1 thread": lambda: generators[0].standard_normal(count),
-        f"NumPy default_rng, {THREADS} Python threads": in_threads,
-    }
-    rows = []
-    for name, call in sides.items():
-        call()
-        rows.append([name, f"{count / best_seconds(call, repeats) / 1e6:.0f}"])
-    plain = f"## Normal variates, {count:,} at a time\n\n" + table(["source", "millions per second"], rows)
-    if importlib.util.find_spec("opendp") is None:
-        return plain + "\n\nOpenDP is not installed: exact noise was not compared."
-    from benchmarks.noise import noise_rates
-
-    exact = [
-        [rate.name, f"{rate.per_second / 1e6:.3g}", f"{rate.ratio:.3g} x"]
-        for rate in noise_rates(count, count // 200, repeats)
-    ]
-    return f"{plain}\n\n## Exact normal noise on the integers, {count:,} at a time\n\n" + table(
-        ["source", "millions per second", "beside OpenDP"], exact
-    )
-
-
-# All together
+from benchmarks.compare_geometry import compare_geometry
+from benchmarks.compare_privacy import show_accounting, show_covariance, show_noise
+from benchmarks.compare_search import show_search
+from benchmarks.markdown import arguments_of, machine, megabytes, print_report, seconds, table
+from dpmd_fast import LargeDeltaWarning, warmup
+
+__all__ = ["machine", "megabytes", "seconds", "table"]  # for the other scripts
+
+SECTIONS = ("local-pca", "algorithm2", "memory", "search", "noise", "accounting", "covariance")
+PEERS = ("faiss-cpu", "opendp", "diffprivlib", "dp-accounting")
 
 
 def report(sections: Sequence[str], quick: bool) -> Iterator[str]:
     """The Markdown, part by part."""
-    cases = QUICK_CASES if quick else FULL_CASES
-    sample, repeats = 200 if quick else 1500, 3
-    yield "# dpmd_fast beside scikit-learn, NumPy and SciPy"
-    yield machine(0.5 if quick else 3.0)
+    yield "# dpmd_fast side by side"
+    yield machine(0.5 if quick else 3.0, PEERS)
     warmup()
-    pca, paper = {}, {}
-    for case in cases if {"local-pca", "algorithm2"} & set(sections) else ():
-        problem = make_problem(case)
-        with threadpool_limits(THREADS, user_api="blas"):
-            r = pca[case] = compare_local_pca(case, problem, sample, repeats)
-            print(f"{case}: local PCA {r.baseline('numpy') / r.ours:.1f}", file=sys.stderr)
-            if "algorithm2" in sections:
-                t = paper[case] = compare_algorithm2(case, problem, 2 * repeats)
-                print(
-                    f"{case}: Algorithm 2 {t.printed / t.ours:.1f}, {t.vectorised / t.ours:.1f}",
-                    file=sys.stderr,
-                )
-    if "local-pca" in sections:
-        yield show_local_pca(pca, sample)
-    if paper:
-        yield show_algorithm2(paper, pca)
-    if "memory" in sections:
-        yield show_memory(*((10_000, (100, 1000)) if quick else (100_000, (300, 5000))))
+    yield from compare_geometry(sections, quick)
+    if "search" in sections:
+        yield show_search(quick)
     if "noise" in sections:
-        yield show_noise(1_000_000 if quick else 10_000_000, repeats)
+        yield from show_noise(200_000 if quick else 10_000_000, 3)
+    if "accounting" in sections:
+        yield show_accounting(1 if quick else 5)
+    if "covariance" in sections:
+        yield show_covariance(*((2_000, (3,), 30.0) if quick else (20_000, (3, 5, 10, 60), 30.0)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--only", choices=SECTIONS, action="append", help="one part; may be repeated")
-    parser.add_argument("--output", type=Path, metavar="FILE.md", help="write the tables there, too")
-    options = parser.parse_args(arguments)
+    options = arguments_of(__doc__, SECTIONS, arguments)
     warnings.simplefilter("ignore", LargeDeltaWarning)
-    parts = []
-    for part in report(options.only or SECTIONS, options.quick):
-        print(part, end="\n\n", flush=True)
-        parts.append(part)
-    if options.output:
-        options.output.write_text("\n\n".join(parts) + "\n")
+    print_report(report(options.only, options.quick), options.output)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ prints Markdown. Run it on an idle machine; the idle share just before the run i
 
 from __future__ import annotations
 
-import argparse
-import resource
 import shutil
 import sys
 import tempfile
@@ -27,8 +25,10 @@ from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
 
-from benchmarks.common import SIGMA, THREADS, Case, ball_radius, clock, make_problem
-from benchmarks.compare import machine, megabytes, seconds, table
+from benchmarks.common import SIGMA, THREADS, Case, ball_radius, clock, in_turns, make_problem
+from benchmarks.limits import moment_flops
+from benchmarks.markdown import arguments_of, machine, megabytes, print_report, seconds, table
+from benchmarks.memory import peak_memory
 from dpmd_fast import Budget, LargeDeltaWarning, release_moments, warmup
 from dpmd_fast.experiments.manifolds import bounded_noise, sphere
 from dpmd_fast.kernels.balls import count_neighbors
@@ -133,11 +133,7 @@ def compare_case(case: Case, order: int, repeats: int) -> Sums:
         f"{THREADS} BLAS threads": partial(numpy_sums, Y, locations, h, tau, False),
         f"{THREADS} Python threads": partial(numpy_sums, Y, locations, h, tau, True),
     }
-    results = {name: call() for name, call in sides.items()}  # warms up
-    best = dict.fromkeys(sides, np.inf)
-    for _ in range(repeats):
-        for name, call in sides.items():
-            best[name] = min(best[name], clock(call)[0])
+    best, results = in_turns(sides, repeats)
     variants = list(sides)[3:]
     variant = min(variants, key=best.__getitem__)
     exact = lattice.step * results["ours"]
@@ -149,7 +145,7 @@ def compare_case(case: Case, order: int, repeats: int) -> Sums:
         best["release"],
         best[variant],
         variant,
-        pairs * (case.D + 1.0) * (case.D + 2.0) + 2.0 * case.n * case.m * case.D,
+        moment_flops(pairs, case),
         2.0 * order**3 / best["dgemm"],
         float(np.abs(exact - results[variant]).max() / np.abs(exact).max()),
     )
@@ -220,10 +216,15 @@ class Streamed(NamedTuple):
     peak: int  # largest resident memory of the process
 
 
-def write_records(path: Path, rows: int, columns: int, locations: int) -> tuple[np.ndarray, float]:
-    """Write float32 records around S^5 to one file in pieces; returns public locations and a bandwidth."""
+def write_records(
+    path: Path, rows: int, columns: int, locations: int, dim: int = 5
+) -> tuple[np.ndarray, float]:
+    """Write float32 records around a sphere to one file in pieces; returns public locations and a bandwidth.
+
+    The bandwidth has `SHARE` of the records in reach of an average location.
+    """
     rng = np.random.default_rng(0)
-    shape = sphere(columns, min(5, columns - 1), rotation=rng)
+    shape = sphere(columns, min(dim, columns - 1), rotation=rng)
 
     def sample(count: int) -> np.ndarray:
         return shape.sample(count, rng) + bounded_noise(count, columns, SIGMA, rng)
@@ -249,17 +250,6 @@ def release_streamed(path: Path, locations: np.ndarray, radius: float) -> tuple[
     once = clock(partial(release, path, on_invalid="drop"))[0]
     twice = clock(partial(release, path))[0]
     return once, twice, before, peak_memory()
-
-
-def peak_memory() -> int:
-    """Largest resident memory of this process; ru_maxrss would count the parent's at the fork, too."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
-    except OSError:
-        pass
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def stream_parquet(rows: int, columns: int, locations: int = 200) -> Streamed:
@@ -325,18 +315,9 @@ def report(sections: Sequence[str], quick: bool) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--only", choices=SECTIONS, action="append", help="one part; may be repeated")
-    parser.add_argument("--output", type=Path, metavar="FILE.md", help="write the tables there, too")
-    options = parser.parse_args(arguments)
+    options = arguments_of(__doc__, SECTIONS, arguments)
     warnings.simplefilter("ignore", LargeDeltaWarning)
-    parts = []
-    for part in report(options.only or SECTIONS, options.quick):
-        print(part, end="\n\n", flush=True)
-        parts.append(part)
-    if options.output:
-        options.output.write_text("\n\n".join(parts) + "\n")
+    print_report(report(options.only, options.quick), options.output)
 
 
 if __name__ == "__main__":

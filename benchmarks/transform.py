@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
 
-from benchmarks.moments import peak_memory
+from benchmarks.memory import peak_memory
 from dpmd_fast import Atlas, Budget, release_atlas
 from dpmd_fast.atlas import Layer
 from dpmd_fast.experiments.manifolds import Shape, bounded_noise, make_shape, simulate

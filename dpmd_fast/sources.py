@@ -32,8 +32,8 @@ _FEWEST_ROWS = 1024  # by default: below it, wide records would be summed a hand
 _READ_BYTES = 2**16  # per column of a Parquet file
 
 KINDS = (
-    "a NumPy array, a pandas or polars DataFrame, a pyarrow Table, RecordBatch or RecordBatchReader, the path of "
-    "a Parquet file or a list of such paths, or a Dask or Spark frame"
+    "a NumPy array, a pandas or polars DataFrame, a pyarrow Table, RecordBatch or RecordBatchReader, the "
+    "path of a Parquet file or a list of such paths, or a Dask or Spark frame"
 )
 
 

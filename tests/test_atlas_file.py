@@ -478,7 +478,18 @@ WRONG = {
     "NaN": (put_array("layer 0 centers", poisoned(np.nan)), "layer 0 centers contains NaN"),
     "infinity": (put_array("layer 2 slopes", poisoned(-np.inf)), "layer 2 slopes contains NaN"),
     "huge": (put_array("layer 0 tangents", poisoned(1e200)), "layer 0 tangents contains values beyond"),
-    "negative mass": (put_array("layer 0 masses", poisoned(-1.0)), "layer 0 masses: must not be negative"),
+    "negative mass": (put_array("layer 0 masses", poisoned(-1.0)), "layer 0 masses: must be positive"),
+    "no mass": (put_array("layer 0 masses", poisoned(0.0)), "layer 0 masses: must be positive"),
+    "tangents": (
+        put_array("layer 0 tangents", lambda array: 2.0 * array),
+        "layer 0 tangents: must be orthonormal",
+    ),
+    "passes without end": (
+        put("layers", 0, "passes", 10**12),
+        "layer 0 passes = 1000000000000: must be at most",
+    ),
+    "strong": (put("layers", 2, "strength", 1.5), r"layer 2 strength = 1\.5: must be at most 1"),
+    "names as a mapping": (put("column_names", {"a": 1, "b": 2, "c": 3}), "column_names: must be a list"),
 }
 
 

@@ -13,7 +13,7 @@ from dpmd_fast.kernels.features import subspace_coordinates
 from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.residuals import ResidualFrames, residual_norms
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.sums import FeatureSums, ResidualSums, apply_fields
+from dpmd_fast.sums import FeatureSums, MomentSums, ResidualSums, apply_fields
 
 SIZES = [(2, 1, 5), (3, 2, 70), (9, 3, 130), (12, 2, 1)]
 
@@ -130,7 +130,12 @@ def test_vectors_that_are_far_too_long_are_left_out(excess):
     Y, field, frames, _, _, _ = residual_problem(3, 2, 70, 60)
     tau = 0.05 * float(residual_norms(frames, Y, np.zeros_like(Y), 0.1).max())
     lattice = choose_lattice(1.0, tau, "replace-one")
-    for sums in (ResidualSums([field], frames, tau, lattice, 0.1), FeatureSums(3, tau, lattice)):
+    index = build_index(Y[:60].copy(), 0.5)  # records on locations: nothing but the last coordinate
+    for sums in (
+        MomentSums(index, 2.0, tau, lattice, 0.1),
+        ResidualSums([field], frames, tau, lattice, 0.1),
+        FeatureSums(3, tau, lattice),
+    ):
         sums._clipping = sums._clipping._replace(unit=excess * sums._clipping.unit)
         sums.add(Y)
         assert not sums.total().any()

@@ -20,7 +20,7 @@ from dpmd_fast.kernels import integers
 from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.lanes import LANES
-from dpmd_fast.kernels.moments import Clipping, add_block, record_norms, room_for_block
+from dpmd_fast.kernels.moments import CHUNK, Clipping, add_block, record_norms, room_for_block
 from dpmd_fast.moments import HOMOGENEOUS, natural_tau
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.sums import MomentSums
@@ -456,10 +456,14 @@ def test_a_record_does_not_feel_its_place_or_its_company(D, beta):
         add_block(
             setting.index, clipping, Y, np.zeros((150, *2 * setting.index.rows.shape[1:])), room, n_threads
         )
-        return [
-            (room.places[q, : room.reach[q]].tobytes(), room.scales[q, : room.reach[q]].tobytes())
-            for q in range(len(Y))
-        ]
+        found = []
+        for start in range(0, len(Y), CHUNK):
+            at = start * len(locations)
+            for q in range(start, min(start + CHUNK, len(Y))):
+                pairs = slice(at, at + room.reach[q])
+                found.append((room.places[pairs].tobytes(), room.scales[pairs].tobytes()))
+                at = pairs.stop
+        return found
 
     ref = vectors(Y, 1)
     assert sum(len(places) > 0 for places, _ in ref) > 200

@@ -75,10 +75,13 @@ def make_field(
 def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """The rows of `X` moved, and whether each had a chart in reach in every pass; if not, it stays."""
     padded = pad_queries(field.centers, X)
-    reached = np.empty(len(X), np.bool_)
+    marks = np.full(len(X), 2, np.uint8)  # neither: errors of threads can get lost, as when memory runs out
+    reached = marks.view(np.bool_)
     with threads(n_threads, chunk=1):
         index = field.centers
         _move(index, index.sizes[index.leaf_nodes], *field[1:], padded, reached)
+    if (marks > 1).any():
+        raise MemoryError("points could not be moved: a thread found no memory")
     return np.ascontiguousarray(padded[:, : X.shape[1]]), reached
 
 

@@ -13,7 +13,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,29 @@ def _keyed(dispatcher: Any) -> Any:
 
     Numba looks at the caller's file only, and would go on running what an older helper compiled to.
     """
-    file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    cache = getattr(dispatcher, "_cache", None)
+    file = getattr(cache, "_cache_file", None)
     if file is not None:
         file._source_stamp = (file._source_stamp, _digest())
+        _forgive(cache)
     return dispatcher
+
+
+def _forgive(cache: Any) -> None:
+    """Let a folder that is full, read-only or damaged cost time only: compile, and keep nothing."""
+    load, save = cache.load_overload, cache.save_overload
+
+    def load_or_not(signature: Any, context: Any) -> Any:
+        try:
+            return load(signature, context)
+        except Exception:  # of a damaged file: anything
+            return None
+
+    def save_or_not(signature: Any, data: Any) -> None:
+        with suppress(Exception):
+            save(signature, data)
+
+    cache.load_overload, cache.save_overload = load_or_not, save_or_not
 
 
 _first_parallel_pid: int | None = None
@@ -141,13 +160,22 @@ def _serial_layer() -> bool:
         return True
 
 
+def _before_fork() -> None:
+    """Other Numba code that ran in parallel counts as a use: its layer cannot go on in the child either."""
+    global _first_parallel_pid
+    if _first_parallel_pid is None:
+        with suppress(ValueError):  # no layer is running
+            numba.threading_layer()
+            _first_parallel_pid = os.getpid()
+
+
 def _after_fork() -> None:
     global _single_blas, _one_at_a_time
     _single_blas, _one_at_a_time = _SingleBlas(), threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 @functools.cache

@@ -34,6 +34,7 @@ PANEL = 44  # rows multiplied in one go: a panel of 60 columns stays in the firs
 _PAIRS = 1 << 22  # room for pairs (record, location) of one block
 _BLOCK = 8192
 CHUNK = 32  # records that one call of the inner functions takes
+SORTED = 16 * CHUNK  # and of sorting, where every part has counters for all locations
 
 
 class Clipping(NamedTuple):
@@ -47,10 +48,13 @@ class Clipping(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Scratch for blocks of records."""
+    """Scratch for blocks of records: pairs (record, location), those of `CHUNK` records one after the other.
 
-    places: np.ndarray  # (block, K) locations in reach of each record, in leaf order
-    scales: np.ndarray  # (block, K) what (y - a, h sqrt(c)) is multiplied with before it is truncated
+    A chunk has room for all locations, CHUNK K pairs, but mostly few of them: they stay in the caches.
+    """
+
+    places: np.ndarray  # (block K,) locations in reach of each record, in leaf order
+    scales: np.ndarray  # (block K,) what (y - a, h sqrt(c)) is multiplied with before it is truncated
     reach: np.ndarray  # (block,) number of them
 
 
@@ -61,7 +65,8 @@ def block_rows(locations: int) -> int:
 
 def room_for_block(locations: int) -> Room:
     rows = block_rows(locations)
-    return Room(np.empty((rows, locations), np.int32), np.empty((rows, locations)), np.empty(rows, np.int64))
+    pairs = rows * locations
+    return Room(np.empty(pairs, np.int32), np.empty(pairs), np.empty(rows, np.int64))
 
 
 def record_norms(
@@ -91,7 +96,15 @@ def add_block(
         _reach(index, padded, *clipping, *room)
     with threads(n_threads, chunk=1):
         starts, records, scales = by_location(len(Y), len(index.rows), *room)
-        _accumulate(index, padded, float(clipping.c), starts, records, scales, sums)
+        done = np.zeros(len(sums), np.bool_)
+        _accumulate(index, padded, float(clipping.c), starts, records, scales, sums, done)
+    check_done(done)
+
+
+def check_done(done: np.ndarray) -> None:
+    """Refuse sums that some thread gave up: errors inside of a parallel loop can get lost."""
+    if not done.all():
+        raise MemoryError("records could not be summed: a thread found no memory")
 
 
 def symmetric_integers(
@@ -167,7 +180,7 @@ def _within(index, X, q, lead, places, scales, count, bound):
     rows = index.rows
     total = 0
     for i in range(count):
-        last = math.trunc(scales[i] * lead)
+        last = float(math.trunc(scales[i] * lead))  # not an integer, whose square could wrap around
         square = truncated_square(X, q * width, rows, np.int64(places[i]) * width, scales[i], width)
         square += last * last
         if not square <= bound:  # before its square could leave 64 bits
@@ -186,6 +199,7 @@ def _reach_rows(index, X, first, last, beta, c, tau, unit, bound, places, scales
     roots = np.empty(len(index.rows) + 1)
     scaled = np.empty(len(index.rows))
     lead = index.radius * math.sqrt(c)
+    at = first * len(index.rows)
     for q in range(first, last):
         count, square = _find(index, X, q, beta, c, here, roots, room, inside)
         norm = math.sqrt(square)
@@ -200,8 +214,9 @@ def _reach_rows(index, X, first, last, beta, c, tau, unit, bound, places, scales
                 scaled[i] = factor * roots[i]
             if _within(index, X, q, lead, here, scaled, count, bound):
                 for i in range(count):
-                    places[q, i] = here[i]
-                    scales[q, i] = scaled[i]
+                    places[at + i] = here[i]
+                    scales[at + i] = scaled[i]
+                at += count
                 reach[q] = count
                 break
             factor *= 1.0 - shrink
@@ -217,24 +232,57 @@ def _reach(index, X, beta, c, tau, unit, bound, places, scales, reach):
         _reach_rows(index, X, first, last, beta, c, tau, unit, bound, places, scales, reach)
 
 
-@kernel
-def by_location(n_records, n_locations, places, scales, reach):
-    """The pairs of a block in order of location: starts, records, scales."""
-    starts = np.zeros(n_locations + 1, np.int64)
-    for q in range(n_records):
-        for i in range(reach[q]):
-            starts[places[q, i] + 1] += 1
-    for a in range(n_locations):
-        starts[a + 1] += starts[a]
-    records = np.empty(starts[n_locations], np.int32)
-    sorted_scales = np.empty(starts[n_locations])
-    at = starts[:-1].copy()
-    for q in range(n_records):
-        for i in range(reach[q]):
-            slot = at[places[q, i]]
-            at[places[q, i]] = slot + 1
+@device
+def _count_rows(first, last, places, reach, counts):
+    at = 0
+    for q in range(first, last):
+        if q % CHUNK == 0:
+            at = q * len(counts)
+        for _ in range(reach[q]):
+            counts[places[at]] += 1
+            at += 1
+
+
+@device
+def _sort_rows(first, last, places, scales, reach, slots, records, sorted_scales):
+    at = 0
+    for q in range(first, last):
+        if q % CHUNK == 0:
+            at = q * len(slots)
+        for _ in range(reach[q]):
+            slot = slots[places[at]]
+            slots[places[at]] = slot + 1
             records[slot] = q
-            sorted_scales[slot] = scales[q, i]
+            sorted_scales[slot] = scales[at]
+            at += 1
+
+
+@kernel(parallel=True)
+def by_location(n_records, n_locations, places, scales, reach):
+    """The pairs of a block in order of location: starts, records, scales.
+
+    Parts of the records are counted and sorted side by side, each into its own slots.
+    """
+    parts = (n_records + SORTED - 1) // SORTED
+    slots = np.zeros((parts, n_locations), np.int64)
+    for part in prange(parts):
+        first = np.int64(part) * SORTED
+        _count_rows(first, min(first + SORTED, n_records), places, reach, slots[part])
+    starts = np.empty(n_locations + 1, np.int64)
+    end = 0
+    for a in range(n_locations):
+        starts[a] = end
+        for part in range(parts):
+            count = slots[part, a]
+            slots[part, a] = end
+            end += count
+    starts[n_locations] = end
+    records = np.empty(end, np.int32)
+    sorted_scales = np.empty(end)
+    for part in prange(parts):
+        first = np.int64(part) * SORTED
+        last = min(first + SORTED, n_records)
+        _sort_rows(first, last, places, scales, reach, slots[part], records, sorted_scales)
     return starts, records, sorted_scales
 
 
@@ -260,8 +308,9 @@ def _accumulate_at(index, X, lead, a, first, last, records, scales, sums):
 
 
 @kernel(parallel=True)
-def _accumulate(index, X, c, starts, records, scales, sums):
+def _accumulate(index, X, c, starts, records, scales, sums, done):
     lead = index.radius * math.sqrt(c)
     for a in prange(len(sums)):
         a = np.int64(a)
         _accumulate_at(index, X, lead, a, starts[a], starts[a + 1], records, scales, sums[a])
+        done[a] = True

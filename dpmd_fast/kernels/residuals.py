@@ -20,7 +20,7 @@ from dpmd_fast.kernels.gather import closer
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.lanes import LANES, dot
-from dpmd_fast.kernels.moments import CHUNK, PANEL, Clipping, Room, by_location
+from dpmd_fast.kernels.moments import CHUNK, PANEL, Clipping, Room, by_location, check_done
 from dpmd_fast.kernels.tiles import add_gram
 
 
@@ -65,7 +65,9 @@ def add_residual_block(
         _reach(*frames, points, residuals, c, clipping.tau, clipping.unit, clipping.bound, *room)
     with threads(n_threads, chunk=1):
         starts, records, scales = by_location(len(X), len(index.rows), *room)
-        _accumulate(*frames, points, residuals, c, starts, records, scales, sums)
+        done = np.zeros(len(sums), np.bool_)
+        _accumulate(*frames, points, residuals, c, starts, records, scales, sums, done)
+    check_done(done)
 
 
 def _padded(frames: ResidualFrames, R: np.ndarray) -> np.ndarray:
@@ -75,22 +77,24 @@ def _padded(frames: ResidualFrames, R: np.ndarray) -> np.ndarray:
 
 
 @device
-def _along(frames, d, width, X, x0, rows, row, gap, coordinates):
-    """Tangent coordinates of the row at element `x0` of X in chart `row`; returns their squared length."""
-    flat = X.reshape(-1)
+def _along(frames, d, width, X, q, rows, row, gap, along, at):
+    """Tangent coordinates of record q in chart `row`, to along[at:]; returns their squared length."""
     for k in range(width):
-        gap[k] = flat[x0 + k] - rows[row, k]
+        gap[k] = X[q, k] - rows[row, k]
     square = 0.0
     for e in range(d):
         value = dot(frames, (row * d + e) * width, gap, 0, width)
-        coordinates[e] = value
+        along[at + e] = value
         square += value * value
     return square
 
 
 @device
-def _find(index, frames, normal, X, R, q, c, places, roots, room, inside, gap, coordinates):
-    """Charts in reach of record q, square roots of its weights there, and the squared norm."""
+def _find(index, frames, normal, X, R, q, c, places, roots, room, inside, gap, along):
+    """Charts in reach of record q, square roots of its weights there, and the squared norm.
+
+    Its tangent coordinates there go to `along`, d for each chart.
+    """
     d, width = frames.shape[1], frames.shape[2]
     rows = index.rows
     h2 = index.radius * index.radius
@@ -111,7 +115,7 @@ def _find(index, frames, normal, X, R, q, c, places, roots, room, inside, gap, c
         if not t > 0.0:
             continue
         row = np.int64(places[i])
-        tangent2 = _along(frames, d, width, X, q * width, rows, row, gap, coordinates)
+        tangent2 = _along(frames, d, width, X, q, rows, row, gap, along, count * d)
         norm = t * t * (c + share * tangent2 + residual2)
         square += norm * norm
         places[count] = places[i]
@@ -125,9 +129,9 @@ def _norm_rows(index, frames, normal, X, R, first, last, c, out):
     room, inside = search_room(index), np.zeros(1, np.int64)
     places = np.empty(len(index.rows) + 1, np.int32)
     roots = np.empty(len(index.rows) + 1)
-    gap, coordinates = np.empty(frames.shape[2]), np.empty(frames.shape[1])
+    gap, along = np.empty(frames.shape[2]), np.empty(len(index.rows) * frames.shape[1])
     for q in range(first, last):
-        square = _find(index, frames, normal, X, R, q, c, places, roots, room, inside, gap, coordinates)[1]
+        square = _find(index, frames, normal, X, R, q, c, places, roots, room, inside, gap, along)[1]
         out[q] = math.sqrt(square)
 
 
@@ -140,31 +144,26 @@ def _norms(index, frames, normal, X, R, c, out):
 
 
 @device
-def _vector(rows, frames, D, h, normal, X, R, q, row, scale, lead, gap, coordinates, v):
-    """The integer vector of record q at chart `row`; returns its squared length."""
-    d, width = frames.shape[1], frames.shape[2]
-    _along(frames, d, width, X, q * width, rows, row, gap, coordinates)
-    square = 0.0
+def _squared_length(h, normal, d, D, R, q, scale, lead, along, at):
+    """Squared length of the integer vector of record q at a chart with its coordinates along[at:]."""
     tangential, across = scale / h, scale / normal
+    last = float(math.trunc(scale * lead))  # not an integer, whose square could wrap around
+    square = last * last
     for e in range(d):
-        v[e] = math.trunc(tangential * coordinates[e])
-        square += v[e] * v[e]
+        value = float(math.trunc(tangential * along[at + e]))
+        square += value * value
     for k in range(D):
-        v[d + k] = math.trunc(across * R[q, k])
-        square += v[d + k] * v[d + k]
-    v[d + D] = math.trunc(scale * lead)
-    return square + v[d + D] * v[d + D]
+        value = float(math.trunc(across * R[q, k]))
+        square += value * value
+    return square
 
 
 @device
-def _within(index, frames, normal, X, R, q, lead, places, factor, roots, count, bound, gap, coordinates, v):
+def _within(h, normal, d, D, R, q, lead, factor, roots, count, bound, along):
     """Whether the sum of (v . v)^2 over the charts of record q is at most bound^2, in integers."""
-    rows, D, h = index.rows, index.columns, index.radius
     total = 0
     for i in range(count):
-        row = np.int64(places[i])
-        scale = factor * roots[i]
-        square = _vector(rows, frames, D, h, normal, X, R, q, row, scale, lead, gap, coordinates, v)
+        square = _squared_length(h, normal, d, D, R, q, factor * roots[i], lead, along, i * d)
         if not square <= bound:  # before its square could leave 64 bits
             return False
         total += np.int64(square) * np.int64(square)
@@ -180,10 +179,12 @@ def _reach_rows(index, frames, normal, X, R, first, last, c, tau, unit, bound, p
     here = np.empty(len(index.rows) + 1, np.int32)
     roots = np.empty(len(index.rows) + 1)
     d, width = frames.shape[1], frames.shape[2]
-    gap, coordinates, v = np.empty(width), np.empty(d), np.empty(d + index.columns + 1)
+    gap, along = np.empty(width), np.empty(len(index.rows) * d)
     lead = math.sqrt(c)
+    h, D = index.radius, index.columns
+    at = first * len(index.rows)
     for q in range(first, last):
-        count, square = _find(index, frames, normal, X, R, q, c, here, roots, room, inside, gap, coordinates)
+        count, square = _find(index, frames, normal, X, R, q, c, here, roots, room, inside, gap, along)
         norm = math.sqrt(square)
         reach[q] = 0
         if not norm > 0.0:
@@ -191,12 +192,11 @@ def _reach_rows(index, frames, normal, X, R, first, last, c, tau, unit, bound, p
         factor = unit * math.sqrt(min(1.0, tau / norm))
         shrink = 2.0**-50
         while shrink < 0.5:
-            if _within(
-                index, frames, normal, X, R, q, lead, here, factor, roots, count, bound, gap, coordinates, v
-            ):
+            if _within(h, normal, d, D, R, q, lead, factor, roots, count, bound, along):
                 for i in range(count):
-                    places[q, i] = here[i]
-                    scales[q, i] = factor * roots[i]
+                    places[at + i] = here[i]
+                    scales[at + i] = factor * roots[i]
+                at += count
                 reach[q] = count
                 break
             factor *= 1.0 - shrink
@@ -218,13 +218,17 @@ def _accumulate_at(index, frames, normal, X, R, lead, a, first, last, records, s
     D, h, rows = index.columns, index.radius, index.rows
     groups = sums.shape[0] // LANES
     panel = np.zeros((groups, PANEL, LANES))
-    gap, coordinates, v = np.empty(width), np.empty(d), np.empty(d + D + 1)
+    gap, along = np.empty(width), np.empty(d)
     filled = 0
     for pair in range(first, last):
-        q = np.int64(records[pair])
-        _vector(rows, frames, D, h, normal, X, R, q, a, scales[pair], lead, gap, coordinates, v)
-        for k in range(d + D + 1):
-            panel[k // LANES, filled, k % LANES] = v[k]
+        q, scale = np.int64(records[pair]), scales[pair]
+        _along(frames, d, width, X, q, rows, a, gap, along, 0)
+        tangential, across = scale / h, scale / normal
+        for k in range(d):
+            panel[k // LANES, filled, k % LANES] = math.trunc(tangential * along[k])
+        for k in range(D):
+            panel[(d + k) // LANES, filled, (d + k) % LANES] = math.trunc(across * R[q, k])
+        panel[(d + D) // LANES, filled, (d + D) % LANES] = math.trunc(scale * lead)
         filled += 1
         if filled == PANEL:
             add_gram(panel, PANEL, filled, sums, groups)
@@ -234,10 +238,11 @@ def _accumulate_at(index, frames, normal, X, R, lead, a, first, last, records, s
 
 
 @kernel(parallel=True)
-def _accumulate(index, frames, normal, X, R, c, starts, records, scales, sums):
+def _accumulate(index, frames, normal, X, R, c, starts, records, scales, sums, done):
     lead = math.sqrt(c)
     for a in prange(len(sums)):
         a = np.int64(a)
         _accumulate_at(
             index, frames, normal, X, R, lead, a, starts[a], starts[a + 1], records, scales, sums[a]
         )
+        done[a] = True

@@ -86,7 +86,10 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     """Root of a monotone function in [low, high], to the last bits relative to the root."""
     if low == high:
         return low
-    return float(brentq(function, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000))
+    try:
+        return float(brentq(function, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000))
+    except (RuntimeError, ValueError):  # rounding has taken the change of sign away
+        raise ValueError("epsilon, delta or rho: too large or too small to be converted in floats") from None
 
 
 def _mills(x: float) -> float:

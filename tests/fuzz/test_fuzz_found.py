@@ -1,0 +1,195 @@
+"""What fuzzing has found, input by input; and that the judge finds what it should."""
+
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dpmd_fast as dp
+from dpmd_fast import Budget, DPManifoldDenoiser, ManifoldDenoiser, metrics
+from dpmd_fast.cover import read_moments
+from dpmd_fast.distributed import PartialSums, arrow_batches, merge_sums, partial_sums
+from dpmd_fast.privacy.accounting import shown
+from dpmd_fast.tasks import MismatchedSums, SumTask, ValidTask, through
+from fuzz.harness import CANARY, DIGITS, Finding, bank, judged, whispers
+from fuzz.targets import BUDGET, POINTS, RICH, queries, reference
+
+
+def refused(pattern, call, error=ValueError):
+    """The text of a refusal that costs nothing and tells nothing."""
+    before = bank().spends()
+    with pytest.raises(error, match=pattern) as told:
+        call()
+    assert type(told.value) is error
+    assert not whispers(str(told.value))
+    assert bank().spends() == before
+
+
+@pytest.mark.parametrize("high", [1e-300, 1e-60, 1e-39])
+def test_bounds_that_give_no_scale_are_refused_before_the_spend(high):
+    paid = {"ledger": bank().open(), "dataset": "rich"}
+    bounds = [(0.0, high), (-2.0, 2.0)]
+    refused(
+        "^bounds of column 0",
+        lambda: dp.private_preprocessor(reference(), bounds=bounds, budget=RICH, **paid),
+    )
+
+
+def test_masks_are_not_dropped():
+    masked = np.ma.MaskedArray(queries(), np.arange(40).reshape(20, 2) == 3)
+    for name, argument in (
+        ("release_moments", "locations"),
+        ("DPManifoldDenoiser", "X"),
+        ("plan", "anchors"),
+    ):
+        target = POINTS[name]
+        refused(
+            f"^{argument} is a masked array",
+            lambda target=target, argument=argument: target.call({**target.arguments(), argument: masked}),
+            TypeError,
+        )
+
+
+@pytest.mark.parametrize(
+    "name", ["bandwidth", "beta", "budget", "n_threads", "tau", "adjacency", "columns", "dataset"]
+)
+def test_the_reference_in_the_place_of_a_parameter_is_not_shown(name):
+    target = POINTS["release_moments"]
+    refused(f"^{name} = <ndarray>", lambda: target.call({**target.arguments(), name: reference()}))
+
+
+def test_what_messages_show():
+    assert [shown(value) for value in (1.5, "x", None, True, np.int64(3))] == [
+        *("1.5", "'x'", "None", "True", repr(np.int64(3)))
+    ]
+    for value in (10**5000, -(10**400), Fraction(1, 10**400)):
+        assert shown(value) == "a number of more than 77 digits"
+    assert shown([CANARY]) == "<list>"
+    assert shown("x" * 300) == "<str>"
+    refused("^epsilon = a number of more", lambda: Budget(epsilon=10**5000))
+
+
+class Broken:
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError(f"no array of {DIGITS}")
+
+
+def test_texts_of_converters_are_not_passed_on():
+    refused("^X holds values that are not numbers", lambda: DPManifoldDenoiser(0.8, 1, BUDGET).fit(Broken()))
+    refused("^z holds values", lambda: dp.empirical_sensitivity(reference(), Broken(), 0.8, 1))
+    huge = reference().astype(object)
+    huge[0, 0] = 10**400
+    refused("^Y holds values", lambda: dp.dp_projector(huge, queries()[0], 0.8, 1, BUDGET))
+    refused(
+        r"^bounds = <list>",
+        lambda: dp.private_preprocessor(reference(), bounds=[(0, 10**400)] * 2, budget=RICH),
+    )
+
+
+def test_partial_sums_look_at_the_columns():
+    index_task = SumTask(lambda n_threads: None, columns=3)
+    for block in (np.ones((5, 2)), np.ones((5, 4)), np.ones(5), np.ones((1, 5, 3))):
+        with pytest.raises(ValueError, match=r"^blocks holds an array of"):
+            partial_sums(through(index_task, lambda rows, n_threads: rows), iter([block]))
+    assert partial_sums(ValidTask(1.0), [np.ones((2, 2))]).rows == 2
+    for part in (
+        None,
+        (np.zeros(1, np.int64), 1),
+        PartialSums(np.zeros(1, np.int64), -1),
+        PartialSums([0], 1),
+    ):
+        with pytest.raises(MismatchedSums, match=r"^a partial sum"):
+            merge_sums(ValidTask(1.0), [part])
+
+
+def test_arrow_batches_do_not_quote_what_they_cannot_read():
+    texts = pa.table({"x": [f"private {DIGITS}"]})
+    refused("^a batch has columns that are not numeric: 'x'", lambda: list(arrow_batches([texts])))
+    refused("^batches holds a dict", lambda: list(arrow_batches([{"x": [1.0]}])), TypeError)
+
+
+def test_points_without_scatter_and_far_apart():
+    line = np.repeat(queries()[:, :1], 2, axis=1)
+    assert dp.plan(line, 1000, dim=1, budget=BUDGET, n_threads=1).bandwidth > 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        moments = read_moments(np.zeros((1, 3, 3)), 1e90, 0.1)
+    assert (moments.offsets == 0.0).all()
+
+
+def test_repetitions_come_to_an_end():
+    refused("^steps = ", lambda: ManifoldDenoiser(0.8, 1, steps=10**9).fit(reference()))
+    refused("^steps = ", lambda: DPManifoldDenoiser(0.8, 1, BUDGET, steps=10**9).fit(reference()))
+    refused("^steps = ", lambda: dp.gradient_descent(reference(), queries(), 0.8, 1, steps=10**30))
+    refused(
+        "^candidates = ", lambda: dp.empirical_sensitivity(reference(), queries(), 0.8, 1, candidates=10**9)
+    )
+
+
+def test_labels_of_different_kinds():
+    mixed = np.array([1, "a", None], dtype=object)
+    refused("^labels holds labels of different kinds", lambda: metrics.clustering_accuracy(mixed, [0, 1, 2]))
+
+
+def test_budgets_too_extreme_to_be_converted():
+    rho = Budget(4.946381302679061e40, 1.2329254938801645e-28, "zcdp").rho
+    refused("^epsilon, delta or rho: too large", lambda: Budget.from_rho(rho, 1.2329254938801645e-28, "zcdp"))
+    refused("^epsilon, delta or rho: too large", lambda: Budget(2.1301955986936e-311, 3.27486e-319, "zcdp"))
+
+
+# The judge
+
+
+def _spend(times):
+    for _ in range(times):
+        bank().ledger.spend("rich", 0.1, "a release")
+    return 0.1
+
+
+def _raise(error):
+    raise error
+
+
+_POINTS = np.ones(3)
+GUILTY = {
+    "another error": lambda: _raise(KeyError("x")),
+    "an error that was not meant": lambda: _raise(ValueError("x = 1: is wrong")),
+    "tells a private value": lambda: warnings.warn(f"a record of {CANARY}", stacklevel=1),
+    "warns: RuntimeWarning": lambda: np.array([0.0]) / 0.0,
+    "prints or logs": lambda: print("done"),
+    "changes its input": lambda: _POINTS.__setitem__(0, _POINTS[0] + 1.0),
+    "is not paid for once": lambda: 0.1,
+    "is not paid for once, but twice": lambda: _spend(2),
+    "spends and fails": lambda: _raise(RuntimeError(f"{_spend(1)}")),
+    "gives a wrong result": lambda: _spend(1) + 1.0,
+}
+
+
+@pytest.mark.parametrize("kind", GUILTY)
+def test_the_judge_finds(kind):
+    def check(result):
+        assert result == 0.1, "is wrong"
+
+    with pytest.raises(Finding, match=f"^judge: {kind.split(',')[0]}"):
+        judged(
+            "judge",
+            kind,
+            GUILTY[kind],
+            named={"x"},
+            paid=lambda result: 0.1,
+            inputs=[_POINTS],
+            check=check,
+            counted=False,
+        )
+
+
+def test_the_judge_lets_pass():
+    assert judged("judge", "", lambda: _spend(1), named=(), paid=lambda result: 0.1, counted=False) == 0.1
+    error = judged(
+        "judge", "", lambda: Budget(epsilon=-1), named={"epsilon"}, paid=lambda result: 1, counted=False
+    )
+    assert isinstance(error, ValueError)
+    with pytest.raises(Finding, match="does not name the argument"):
+        judged("judge", "", lambda: Budget(epsilon=-1), named={"delta"}, counted=False)

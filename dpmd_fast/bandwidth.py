@@ -30,7 +30,7 @@ _LEAST_RATIO = 1e-3  # of bandwidths that are tried
 _BIAS_LEFT = 0.45  # what residual rounds leave of the bias of round 1
 _BIAS_ORDER = 2.0  # bias grows with this power of the bandwidth
 _NOISE = 0.7  # noise of the finished map, in units of h s / S
-_WORTH = 0.9  # predicted error of a smaller bandwidth over that of going on, to begin again
+_WORTH = 0.97  # predicted error of a smaller bandwidth over that of going on, to begin again
 
 
 class Outlook:
@@ -148,6 +148,7 @@ def reconsider(outlook: Outlook, h: float, bias: float, scatter: float, left: fl
     `bias` and `scatter` are what the rounds so far say of the map and of the records about it.
     """
     smaller = SHRINK * h
+    scatter = math.sqrt(max(0.0, scatter * scatter - bias * bias))  # what bends is no scatter
     scale = math.sqrt(left)
     sampled = outlook.sampled(h, scatter)
     going_on = predicted_error(h, scale * outlook.at(h).signal, bias, sampled)

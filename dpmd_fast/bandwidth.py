@@ -29,6 +29,7 @@ _HOPELESS_SIGNAL = 20.0  # below, noise decides where charts are
 _LEAST_RATIO = 1e-3  # of bandwidths that are tried
 _BIAS_LEFT = 0.45  # what residual rounds leave of the bias of round 1
 _BIAS_ORDER = 2.0  # bias grows with this power of the bandwidth
+_SCATTER_LEFT = 0.9  # of the scatter seen at a bandwidth, at a smaller one: some of it is bending
 _NOISE = 0.7  # noise of the finished map, in units of h s / S
 _WORTH = 0.97  # predicted error of a smaller bandwidth over that of going on, to begin again
 
@@ -157,7 +158,7 @@ def reconsider(outlook: Outlook, h: float, bias: float, scatter: float, left: fl
     signal = scale * outlook.at(smaller).signal
     if signal < _LEAST_SIGNAL:
         return Decision(h, going_on, math.inf)
-    sampled = outlook.sampled(smaller, scatter)
+    sampled = outlook.sampled(smaller, _SCATTER_LEFT * scatter)
     beginning_again = predicted_error(smaller, signal, SHRINK**_BIAS_ORDER * bias, sampled)
     better = beginning_again < _WORTH * going_on
     return Decision(smaller if better else h, going_on, beginning_again)

@@ -32,6 +32,7 @@ and is entered in `registry`. ``EXPERIMENT.run(folder, quick=True)`` runs it wit
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -108,7 +109,10 @@ class Experiment:
         profile = Profile(quick, self._checked_seeds(quick, seeds), self._checked_data(data))
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        journal = Journal(place / JOURNAL, {"experiment": self.name, "quick": quick, "version": __version__})
+        about: dict[str, Value] = {"experiment": self.name, "quick": quick, "version": __version__}
+        if profile.data is not None:
+            about["data"] = _digest(profile.data)
+        journal = Journal(place / JOURNAL, about)
         items = self.items(profile)
         missing = [item for item in items if item not in journal]
         with _progress(self.name, len(items), len(items) - len(missing)) as advance:
@@ -310,6 +314,14 @@ def _progress(name: str, total: int, done: int) -> Iterator[Callable[[Row], None
         bar.close()
 
 
+def _digest(folder: Path) -> str:
+    """Of all data sets in a folder: results of other data must not be taken for those of these."""
+    digest = hashlib.sha256()
+    for path in sorted(one for one in folder.iterdir() if one.suffix in (".npz", ".parquet")):
+        digest.update(f"{path.name}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:16]
+
+
 def _key(item: Mapping[str, Any]) -> str:
     return json.dumps(_plain(item), sort_keys=True)
 
@@ -321,4 +333,5 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Value]:
 
 def _told(run: Mapping[str, Value]) -> str:
     size = "quick" if run["quick"] else "full"
-    return f"{run['experiment']}, {size}, version {run['version']}"
+    data = f", data {run['data']}" if "data" in run else ""
+    return f"{run['experiment']}, {size}, version {run['version']}{data}"

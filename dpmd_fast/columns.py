@@ -34,6 +34,13 @@ def names_of(table: Any) -> tuple[str, ...] | None:
     return tuple(table.schema.names) if is_of(table, "pyarrow", "Table", "RecordBatch") else None
 
 
+def check_unique(what: str, names: Sequence[str] | None) -> None:
+    """Refuse a table with two columns of one name, where all of them are used."""
+    repeated = _repeated(names or ())
+    if repeated:
+        raise ValueError(f"{what} has more than one column named {_listed(repeated)}: names must be unique")
+
+
 def places_of(columns: tuple[str, ...] | None, names: Sequence[str], what: str) -> list[int]:
     """Where the chosen columns are among `names`."""
     place = {name: position for position, name in enumerate(names)}

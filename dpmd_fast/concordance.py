@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -155,11 +155,18 @@ def _running(weights: Floats) -> Floats:
     return np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights, axis=1)], axis=1)
 
 
+def _listed(values: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except Exception:  # ragged, or it cannot be converted
+        return np.empty(0, "U")
+
+
 def _checked_survival(time: ArrayLike, event: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
-    when = np.asarray(time)
+    when = _listed(time)
     if when.dtype.kind not in "fiu" or when.ndim != 1 or not when.size or not np.isfinite(when).all():
         raise ValueError("time: must be a list of finite numbers, one for each person")
-    happened = np.asarray(event)
+    happened = _listed(event)
     if (
         happened.shape != when.shape
         or happened.dtype.kind not in "biuf"

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpmd_fast.algorithm2 import denoise_with_projectors, plan_spend
+from dpmd_fast.columns import check_unique, names_of
 from dpmd_fast.direct import denoise_with_moments
 from dpmd_fast.io import ReferenceSource, check_public, check_valid, is_table_or_file, open_reference
 from dpmd_fast.privacy.accounting import checked, checked_integer
@@ -162,6 +163,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Denoise the public queries `X`, spending the budget; float32 in, float32 out."""
         check_is_fitted(self)
         queries = checked_points("X", X)
+        check_unique("X", names_of(X))
         validate_data(self, X, skip_check_array=True, reset=False)
         check_public("X", X, self._given)
         steps, constant = self._checked()
@@ -271,6 +273,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _fit_projectors(self, X: Any) -> FittedReference:
         reference = checked_points("X", X)
+        check_unique("X", names_of(X))
         n, D = reference.shape
         h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, D)
         check_enough("X", n, d)
@@ -292,6 +295,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 )
             check_valid(source, LARGEST, "clean the reference")
         else:
+            check_unique("X", names_of(X))
             empty = self.adjacency == "add-remove" and np.ndim(X) == 2 and len(X) == 0
             reference = np.asarray(X, dtype=np.float64) if empty else checked_points("X", X)
             source = open_reference(reference, batch_rows=batch_rows)

@@ -10,9 +10,16 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dpmd_fast.columns import check_unique, names_of
 from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.reference import Floats, denoise, fit_reference, like_queries
-from dpmd_fast.validation import check_enough, check_range, checked_geometry, checked_steps, checked_threads
+from dpmd_fast.validation import (
+    check_enough,
+    check_range,
+    checked_geometry,
+    checked_steps,
+    checked_threads,
+)
 
 
 def paper_bandwidth(n: int, dim: int, sigma: float) -> float:
@@ -62,21 +69,36 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, X: ArrayLike, y: object = None) -> ManifoldDenoiser:
         """Local PCA at every row of the reference `X`."""
-        reference = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=3)
+        reference = self._validated(X, ensure_min_samples=3)
         h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, reference.shape[1])
         checked_steps(self.steps)
         check_enough("X", len(reference), d)
-        check_range("X", reference)
         self._fitted = fit_reference(reference, h, d, beta, checked_threads(self.n_threads))
         return self
 
     def transform(self, X: ArrayLike) -> Any:
         """Denoise the rows of `X`; float32 in, float32 out."""
         check_is_fitted(self)
-        queries = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        check_range("X", queries)
+        queries = self._validated(X, reset=False)
         points, self.status_ = denoise(self._fitted, queries, checked_steps(self.steps))
         return like_queries(points, queries, self.status_)
+
+    def _validated(self, X: ArrayLike, **options: Any) -> Any:
+        """What scikit-learn makes of `X`; of its messages those that show values are cut short."""
+        check_unique("X", names_of(X))
+        try:
+            with np.errstate(all="ignore"):
+                points = validate_data(self, X, dtype=[np.float64, np.float32], **options)
+        except (TypeError, ValueError) as error:
+            if type(error) in (TypeError, ValueError) and "array=" not in str(error) and "X" in str(error):
+                raise
+            text, kind = str(error), TypeError if isinstance(error, TypeError) else ValueError
+            hint = text[text.find("Reshape your data") :] if "Reshape your data" in text else ""
+            told = text.partition("array=")[0].strip().removesuffix(":")
+        else:
+            check_range("X", points)
+            return points
+        raise kind(f"X: {told}. {hint}".strip())
 
     @property
     def tangents_(self) -> Floats:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import boxcox, inv_boxcox
 
-from dpmd_fast.columns import names_of
+from dpmd_fast.columns import check_unique, names_of
 from dpmd_fast.io import ReferenceSource, open_reference
 from dpmd_fast.privacy.accounting import checked, shown
 from dpmd_fast.privacy.charge import Receipt
@@ -133,6 +133,7 @@ class Preprocessor:
             By default those of a DataFrame.
         """
         points = np.asarray(checked_points("sample", sample), dtype=np.float64)
+        check_unique("sample", names_of(sample) if column_names is None else None)
         names = names_of(sample) if column_names is None else _items("column_names", column_names)
         skewness = checked("skewness", skewness, below=1.0)
         choices = chosen_logs(log, names, points.shape[1])

@@ -30,7 +30,7 @@ from dpmd_fast.preprocess import (
     label,
     validity,
 )
-from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_epsilon, shown
+from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_epsilon
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.charge import Charge, budget_parameters, open_account
 from dpmd_fast.privacy.entropy import open_source
@@ -222,12 +222,13 @@ def _checked_bounds(bounds: Any, names: tuple[str, ...] | None, columns: int) ->
             raise ValueError(f"bounds {told}: must have a pair for each column that is used, and no others")
         bounds = [bounds[name] for name in names]
     try:
-        limits = np.asarray(bounds, dtype=np.float64)
+        given = np.asarray(bounds)
+        limits = np.empty(0) if given.dtype.kind == "c" else given.astype(np.float64)
     except Exception:  # of whatever kind: its text may show what was given
         limits = np.empty(0)
     if limits.shape != (columns, 2):
         raise ValueError(
-            f"bounds = {shown(bounds)}: must hold {columns} pairs (low, high), one for each column"
+            f"bounds: must hold {columns} pairs of real numbers (low, high), one for each column"
         )
     for place, (low, high) in enumerate(limits.tolist()):
         if not -LARGEST <= low < high <= LARGEST:  # false for NaN

@@ -184,8 +184,13 @@ def test_counts_are_brought_to_one_library_size():
     X = np.array([[1.0, 3.0], [10.0, 30.0], [4.0, 0.0]])
     logs = single_cell.logarithms(X, "counts")
     np.testing.assert_allclose(logs[0], logs[1])
-    np.testing.assert_allclose(logs[2], [np.log(10_001.0), 0.0])
-    np.testing.assert_array_equal(single_cell.logarithms(X[1:], "counts"), logs[1:])  # of no other cell
+    np.testing.assert_allclose(logs[2], [np.log(5.0), 0.0])
+    public = np.array([0, 2])
+    before = single_cell.logarithms(X, "counts", public)
+    np.testing.assert_allclose(before[0], np.log1p([1.0, 3.0]))
+    X[1] = [1e6, 1e7]  # what is not public does not show in the others
+    np.testing.assert_array_equal(single_cell.logarithms(X, "counts", public)[public], before[public])
+    X[1] = [10.0, 30.0]
     np.testing.assert_allclose(single_cell.logarithms(np.log10(X + 1.0), "log10"), logs)
     np.testing.assert_array_equal(single_cell.logarithms(X, "log"), X)
 

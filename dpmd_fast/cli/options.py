@@ -49,7 +49,10 @@ class _Columns(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        names = next(csv.reader([value], skipinitialspace=True), [])
+        try:
+            names = next(csv.reader([value], skipinitialspace=True), [])
+        except csv.Error:  # a line break
+            names = []
         if not names or not all(names):
             self.fail(f"{value!r}: must be names of columns with commas between them", param, ctx)
         return names

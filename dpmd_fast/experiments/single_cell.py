@@ -8,7 +8,7 @@ number of queries at most, the clustering and the number of steps (1) are not in
 Noise on D x D matrices cannot be drawn for 20,000 genes. So the 2,000 genes of largest variance, their means
 and deviations, and 10 principal components are taken from the queries, which are public, and everything
 happens in these 10 coordinates. PCA of all cells, which is not private, is shown beside it. Library sizes are
-brought to 10,000, a public number, and not to the median of all cells, for which no budget would pay.
+brought to the median of the queries', and not of all cells, for which no budget would pay.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ KINDS = {"pollen": "log10", "wang_219genes": "log", "wang_scgpt": "embedding", "
 MOST_QUERIES, MOST_REFERENCES = 500, 5_000
 GENES, COMPONENTS = 2_000, 10
 CLIP = 10.0
-LIBRARY = 10_000.0  # what the counts of a cell are brought to
 EPSILONS, QUICK_EPSILONS = (1.0, 10.0, 100.0), (1.0, 100.0)
 QUICK_CELLS = 150
 
 
 class Cells(NamedTuple):
-    """A set of cells: logarithms of normalised counts, and the type of each cell."""
+    """A set of cells as the file has it, and the type of each cell."""
 
     values: Floats
+    kind: str
     types: NDArray[np.int64]
 
 
@@ -70,8 +70,9 @@ def measure(item: Row, profile: Profile) -> Tables:
     cells = _cells(path)
     queries, references = split(len(cells.values), seed)
     types = cells.types[queries]
-    view = reduction(cells.values[queries])
-    Z, Y = view(cells.values[queries]), view(cells.values[references])
+    values = logarithms(cells.values, cells.kind, queries)
+    view = reduction(values[queries])
+    Z, Y = view(values[queries]), view(values[references])
     about = {"cells": len(cells.values), "references": len(Y), "queries": len(Z), "types": len(set(types))}
     rows: list[dict[str, Value]] = []
     for method, epsilon, delta, run in _methods(
@@ -190,7 +191,7 @@ def _cells(path: Path) -> Cells:
     X, labels = _arrays(path, values=True)
     if X.ndim != 2 or labels.shape != (len(X),):
         raise ValueError(f"{path.name}: X must have a row for each of the labels")
-    return Cells(logarithms(np.asarray(X, dtype=np.float64), _kind(path.stem, X)), labels.astype(np.int64))
+    return Cells(np.asarray(X, dtype=np.float64), _kind(path.stem, X), labels.astype(np.int64))
 
 
 def _kind(name: str, X: Any) -> str:
@@ -198,20 +199,25 @@ def _kind(name: str, X: Any) -> str:
     return KINDS.get(name, "counts" if X.min() >= 0 else "log")
 
 
-def logarithms(X: Floats, kind: str) -> Floats:
-    """Logarithms of counts brought to one library size; logarithms and embeddings as they are."""
+def logarithms(X: Floats, kind: str, public: NDArray[np.int64] | None = None) -> Floats:
+    """Logarithms of counts brought to the median library size of the cells `public`, by default of all.
+
+    Logarithms and embeddings stay as they are.
+    """
     if kind in ("log", "embedding"):
         return np.ascontiguousarray(X)
     counts = 10.0**X - 1.0 if kind == "log10" else X
     sizes = counts.sum(axis=1, keepdims=True)
     sizes[sizes == 0.0] = 1.0
-    return np.ascontiguousarray(np.log1p(counts / sizes * LIBRARY))
+    middle = np.median(sizes if public is None else sizes[public])
+    return np.ascontiguousarray(np.log1p(counts / sizes * middle))
 
 
 @functools.lru_cache(maxsize=1)
 def _of_all(path: Path) -> Floats:
     """All cells in the components of all cells; the same for each seed, so it is kept."""
-    values = _cells(path).values
+    cells = _cells(path)
+    values = logarithms(cells.values, cells.kind)
     return reduction(values)(values)
 
 

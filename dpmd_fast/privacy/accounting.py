@@ -51,6 +51,8 @@ def checked(name: str, value: object, *, positive: bool = False, below: float = 
             number = float(value)
         except OverflowError:  # an integer beyond the range of floats
             number = math.inf
+        except TypeError:  # a span of time says that it is a number
+            number = math.nan
     # Written so that NaN fails: every comparison with it is false.
     if not (0.0 <= number < below and number < math.inf) or (positive and number == 0.0):
         raise ValueError(f"{name} = {shown(value)}: must be {allowed}")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from dpmd_fast.columns import is_of
 from dpmd_fast.io import is_table_or_file, open_reference
 from dpmd_fast.privacy.accounting import shown
 from dpmd_fast.privacy.budget import Budget
@@ -174,7 +175,7 @@ def digest_of(reference: Any, columns: list[str] | None = None) -> str:
     """Behind `Ledger.fingerprint_of`: one pass over all values."""
     if isinstance(reference, ReferenceSource):
         source = reference
-    elif hasattr(reference, "dtypes") or is_table_or_file(reference):
+    elif is_of(reference, "pandas", "DataFrame") or is_table_or_file(reference):
         source = open_reference(reference, columns=columns)
     else:
         source = open_reference(np.asarray(reference), columns=columns)

@@ -28,6 +28,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from dpmd_fast import BudgetExceeded, Ledger
 from dpmd_fast.cli.errors import _raised_on_purpose
+from dpmd_fast.sums import TooManyRecords
 from dpmd_fast.tasks import MismatchedSums
 
 CANARY = 7.77123e-3  # stands in every private reference
@@ -49,6 +50,8 @@ _REFUSALS = {
     MismatchedSums,
     MemoryError,
     OverflowError,
+    TooManyRecords,
+    TimeoutError,  # of a ledger that SQLite finds locked, which a damaged one may seem
     FileNotFoundError,
     FileExistsError,
     IsADirectoryError,

@@ -29,6 +29,9 @@ class Made(NamedTuple):
     label: str
     value: object
 
+    def __repr__(self):  # of the value there may be none: numbers of more than 4,300 digits have no text
+        return f"Made({self.label})"
+
 
 # Values of arrays
 

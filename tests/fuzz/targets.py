@@ -128,7 +128,7 @@ def _check_moved(arguments, result):
     assert len(model.status_) == len(points), "status"
     assert set(np.unique(model.status_)) <= STATUSES, "status"
     still = model.status_ != "ok"
-    assert (moved[still] == points[still]).all(), "moved without success"
+    assert (moved[still] == points[still].astype(moved.dtype)).all(), "moved without success"
 
 
 def _fitted(kind, arguments, private):

@@ -86,7 +86,7 @@ def test_partial_sums(recipe, valid, parts):
     blocks = [block] * parts
 
     def check(sums):
-        assert sums.rows == sum(map(len, blocks)), "rows"
+        assert sums.rows == sum(len(np.asarray(block)) for block in blocks), "rows"
         assert sums.values.dtype == np.int64, "type"
         assert (merge_sums(task, [sums, sums]).values == 2 * sums.values).all(), "merged"
 

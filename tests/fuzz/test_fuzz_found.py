@@ -83,7 +83,7 @@ def test_texts_of_converters_are_not_passed_on():
     huge[0, 0] = 10**400
     refused("^Y holds values", lambda: dp.dp_projector(huge, queries()[0], 0.8, 1, BUDGET))
     refused(
-        r"^bounds = <list>",
+        r"^bounds: must hold 2 pairs",
         lambda: dp.private_preprocessor(reference(), bounds=[(0, 10**400)] * 2, budget=RICH),
     )
 

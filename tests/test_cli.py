@@ -554,8 +554,8 @@ def test_a_signal_that_a_library_swallowed_still_stops(here, monkeypatch, capsys
         return moved(self, *arguments)
 
     monkeypatch.setattr(dpmd_fast.Atlas, "move", interrupted)
-    assert main(["transform", "--atlas", "atlas.dpmd", "queries.parquet", "-o", "out.parquet"]) == 130
-    assert "interrupted" in capsys.readouterr().err
+    assert main(["transform", "--atlas", "atlas.dpmd", "queries.parquet", "-o", "out.parquet"]) == 143
+    assert "terminated" in capsys.readouterr().err
     assert set(os.listdir()) == before
 
 

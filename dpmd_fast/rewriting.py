@@ -8,6 +8,7 @@ Every batch is moved by one thread, so that no core waits for another, and batch
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,7 +27,7 @@ _STATUS = ("ok", "outside", "clipped", "failed", "no_neighbor")
 Rewritten = tuple[Any, NDArray[np.int64]]  # a batch, and how many of its rows have each status
 
 
-class Rewriter:
+class Rewriter(ABC):
     """What becomes of each batch; counts rows and states when they are told."""
 
     def __init__(self, path: str, schema: Any, moved: Sequence[str], status_column: str | None) -> None:
@@ -49,9 +50,9 @@ class Rewriter:
     def status(self) -> dict[str, int]:
         return {word: int(count) for word, count in zip(_STATUS, self._counts, strict=True) if count}
 
+    @abstractmethod
     def transformed(self, batch: Any, start: int, n_threads: int | None) -> tuple[Any, NDArray[np.str_]]:
         """The new batch, without a column for the status, and the status; its first row is `start`."""
-        raise NotImplementedError
 
     def rewrite(self, batch: Any, start: int, n_threads: int | None) -> Rewritten:
         """The new batch; may be called by several threads at once."""

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpmd_fast.privacy.accounting import checked, checked_integer
+from dpmd_fast.privacy.accounting import checked, checked_integer, checked_seed
 
 Floats = NDArray[np.float64]
 
 _WEIGHTS = 1 << 22  # weights of replicates held at a time
+_MOST_REPLICATES = 1_000_000
 
 
 class Interval(NamedTuple):
@@ -68,8 +69,10 @@ def compare_concordance(
         raise ValueError("risks: must map at least one name to the risk of each person")
     scores = {name: _checked_risk(f"risks[{name!r}]", risk, n) for name, risk in risks.items()}
     replicates = checked_integer("replicates", replicates, minimum=2)
+    if replicates > _MOST_REPLICATES:
+        raise ValueError(f"replicates = {replicates}: must be at most {_MOST_REPLICATES}")
     level = checked("level", level, positive=True, below=1.0)
-    rng = np.random.default_rng(checked_integer("seed", seed))
+    rng = np.random.default_rng(checked_seed(seed))
     values = {name: concordance_index(when, happened, risk) for name, risk in scores.items()}
     order = _ComparableOrder(when, happened)
     parts: dict[str, list[Floats]] = {name: [] for name in scores}

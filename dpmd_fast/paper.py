@@ -95,6 +95,8 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             text, kind = str(error), TypeError if isinstance(error, TypeError) else ValueError
             hint = text[text.find("Reshape your data") :] if "Reshape your data" in text else ""
             told = text.partition("array=")[0].strip().removesuffix(":")
+        except Exception:  # of the object itself, while it is converted: its message may show a value
+            told, kind, hint = "cannot be made an array", ValueError, ""
         else:
             check_range("X", points)
             return points

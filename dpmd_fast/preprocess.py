@@ -135,6 +135,8 @@ class Preprocessor:
         points = np.asarray(checked_points("sample", sample), dtype=np.float64)
         check_unique("sample", names_of(sample) if column_names is None else None)
         names = names_of(sample) if column_names is None else _items("column_names", column_names)
+        if names is not None and len(names) != points.shape[1]:
+            raise ValueError(f"column_names holds {len(names)} name(s): must have {points.shape[1]}")
         skewness = checked("skewness", skewness, below=1.0)
         choices = chosen_logs(log, names, points.shape[1])
         logs = []

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpmd_fast.kernels.projectors import local_geometry
-from dpmd_fast.privacy.accounting import checked_integer
+from dpmd_fast.privacy.accounting import checked_seed
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 from dpmd_fast.reference import fit_reference
 from dpmd_fast.validation import (
@@ -90,14 +90,15 @@ def empirical_sensitivity(
     queries = np.asarray(checked_points("z", points, columns=D), dtype=np.float64)
     most = checked_steps(candidates, "candidates")
     threads = checked_threads(n_threads)
-    rng = np.random.default_rng(checked_integer("seed", seed))
+    rng = np.random.default_rng(checked_seed(seed))
     scale = np.array([mean_bound(n, d, h, 1.0), projector_bound(n, d, h, 1.0), projector_bound(n, d, h, 1.0)])
     best = np.zeros(3)
     worst: tuple[float, int, int, Floats] | None = None
     for q, x in enumerate(queries):
         near = np.flatnonzero(np.einsum("ij,ij->i", reference - x, reference - x) <= 4.0 * h * h)
         inside = np.einsum("ij,ij->i", reference[near] - x, reference[near] - x) <= h * h
-        if inside.sum() < d + 2:
+        weights = _weights(reference[near][inside] - x, h, exponent)
+        if len(weights) < d + 2 or not weights.sum() > 0.0:
             continue
         spot = _Spot(reference[near], inside, x, h, d, exponent, threads, unseen=len(near) < n)
         for changes, record, replacement in spot.search(most, rng):
@@ -107,7 +108,9 @@ def empirical_sensitivity(
                 row = int(near[record]) if record >= 0 else int(np.setdiff1d(np.arange(n), near)[0])
                 worst = (constant, q, row, replacement)
     if worst is None:
-        raise ValueError("z: no point has dim + 2 records within the bandwidth; nothing to measure")
+        raise ValueError(
+            "z: no point has dim + 2 records within the bandwidth that weigh; nothing to measure"
+        )
     constants = best / scale
     _, query, row, replacement = worst
     return EmpiricalSensitivity(
@@ -121,6 +124,11 @@ def empirical_sensitivity(
         worst_record=row,
         worst_replacement=replacement,
     )
+
+
+def _weights(gaps: Floats, h: float, beta: float) -> Floats:
+    """Of records at the differences `gaps` (n, D) to a point."""
+    return np.maximum(0.0, 1.0 - np.einsum("ij,ij->i", gaps, gaps) / h**2) ** beta
 
 
 class _Spot:
@@ -141,8 +149,7 @@ class _Spot:
         self.Y, self.x, self.h, self.d, self.beta, self.n_threads = Y, x, h, d, beta, n_threads
         self.inside = np.flatnonzero(inside)
         self.ball = Y[self.inside]
-        gap = self.ball - x
-        self.weights = np.maximum(0.0, 1.0 - np.einsum("ij,ij->i", gap, gap) / h**2) ** beta
+        self.weights = _weights(self.ball - x, h, beta)
         self.mass = self.weights.sum()
         self.mean = self.weights @ self.ball / self.mass
         center = self.ball.mean(axis=0)

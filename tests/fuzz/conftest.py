@@ -8,6 +8,14 @@ import pytest
 GATHERED = Counter()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled():
+    """Calls have a limit of time, which is not for compiling."""
+    from dpmd_fast import warmup
+
+    warmup()
+
+
 def pytest_sessionfinish(session):
     from fuzz.harness import TALLY
 

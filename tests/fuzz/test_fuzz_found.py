@@ -193,3 +193,40 @@ def test_the_judge_lets_pass():
     assert isinstance(error, ValueError)
     with pytest.raises(Finding, match="does not name the argument"):
         judged("judge", "", lambda: Budget(epsilon=-1), named={"delta"}, counted=False)
+
+
+HUGE = 10**5000
+
+
+@pytest.mark.parametrize(
+    ("pattern", "call"),
+    [
+        ("^dim = a number", lambda: dp.gradient_descent(queries(), queries(), 1.0, HUGE, steps=1)),
+        ("^spend_id = ", lambda: bank().open().record_file(10**40, "a.dpmd")),
+        ("^seed = a number", lambda: dp.dp_projector(reference(), [0.0, 0.0], 1.0, 1, BUDGET, seed=HUGE)),
+        ("^z: no point", lambda: dp.empirical_sensitivity(queries(), queries() + 0.01, 0.5, 1, beta=1e9)),
+        (
+            "^column_names holds 1 name",
+            lambda: dp.Preprocessor.from_public(queries(), column_names=["x"], log=["x"]),
+        ),
+        (
+            "^replicates = 929755620: must be at most",
+            lambda: metrics.compare_concordance(
+                [1.0, 2.0], [True, True], {"x": [0.0, 1.0]}, replicates=929755620
+            ),
+        ),
+    ],
+)
+def test_numbers_that_are_too_large_are_refused_by_name(pattern, call):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refused(pattern, call)
+
+
+class Broken:
+    def __array__(self, *_, **__):
+        raise RuntimeError(f"no array of {DIGITS}")
+
+
+def test_an_object_that_fails_in_scikit_learn_is_not_quoted():
+    refused("^X: cannot be made an array", lambda: ManifoldDenoiser(1.0, 1).fit(Broken()))

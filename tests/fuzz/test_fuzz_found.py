@@ -223,10 +223,5 @@ def test_numbers_that_are_too_large_are_refused_by_name(pattern, call):
         refused(pattern, call)
 
 
-class Broken:
-    def __array__(self, *_, **__):
-        raise RuntimeError(f"no array of {DIGITS}")
-
-
 def test_an_object_that_fails_in_scikit_learn_is_not_quoted():
     refused("^X: cannot be made an array", lambda: ManifoldDenoiser(1.0, 1).fit(Broken()))

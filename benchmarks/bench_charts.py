@@ -5,8 +5,7 @@ import numpy as np
 from dpmd_fast.cover import greedy_cover
 from dpmd_fast.experiments.manifolds import bounded_noise, sphere
 from dpmd_fast.kernels.charts import make_field, move
-from dpmd_fast.kernels.index import build_index
-from dpmd_fast.kernels.residuals import ResidualFrames, residual_norms
+from dpmd_fast.kernels.residuals import make_frames, residual_norms
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.sums import ResidualSums
 
@@ -39,10 +38,7 @@ class Charts(Suite):
         self.masses = np.ones(len(self.centers))
         self.tangents = planes(self.centers, D)
         self.field = make_field(self.centers, self.tangents, self.masses, BANDWIDTH, passes=3)
-        index = build_index(self.centers, BANDWIDTH, threads)
-        rows = np.zeros((len(self.centers), DIM, index.rows.shape[1]))
-        rows[:, :, :D] = self.tangents[index.order].transpose(0, 2, 1)
-        self.frames = ResidualFrames(index, rows, 0.3 * BANDWIDTH)
+        self.frames = make_frames(self.centers, self.tangents, BANDWIDTH, 0.3 * BANDWIDTH, threads)
         self.still = np.zeros_like(self.X)
         self.time_move(D, threads)
         self.time_residual_norms(D, threads)

@@ -30,7 +30,7 @@ from dpmd_fast.experiments.manifolds import bounded_noise, make_shape, simulate
 from dpmd_fast.kernels import exact_normal
 from dpmd_fast.kernels.balls import count_neighbors
 from dpmd_fast.kernels.index import BallIndex, build_index
-from dpmd_fast.kernels.residuals import ResidualFrames
+from dpmd_fast.kernels.residuals import make_frames
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.moments import HOMOGENEOUS, natural_tau
 from dpmd_fast.privacy.entropy import open_source
@@ -146,11 +146,8 @@ def stages(quick: bool) -> Iterator[Stage]:
 def _residuals(atlas: Atlas, Y: np.ndarray) -> Stage:
     """The sums of a residual round at the charts of the second layer, the move of the records before it."""
     layer, field = atlas.layers[1], atlas.layers[0].field()
-    index = build_index(layer.centers, layer.bandwidth)
     K, D, dim = layer.tangents.shape
-    rows = np.zeros((K, dim, index.rows.shape[1]))
-    rows[:, :, :D] = layer.tangents[index.order].transpose(0, 2, 1)
-    frames = ResidualFrames(index, rows, layer.bandwidth)
+    frames = make_frames(layer.centers, layer.tangents, layer.bandwidth, layer.bandwidth)
     lattice = choose_lattice(BUDGET.mu, 1.0, "replace-one")
 
     def add() -> None:
@@ -159,7 +156,7 @@ def _residuals(atlas: Atlas, Y: np.ndarray) -> Stage:
         sums.total()
 
     spent, features = _timed(add), dim + D + 1.0
-    pairs = float(count_neighbors(index, Y).sum())
+    pairs = float(count_neighbors(frames.balls, Y).sum())
     flops = pairs * features * (features + 1.0) + transform_flops(replace(atlas, layers=atlas.layers[:1]), Y)
     return Stage(
         f"residual sums, D={D}, K={K:,}, with the move",

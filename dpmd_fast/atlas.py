@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.kernels.charts import Field, make_field
+from dpmd_fast.kernels.quads import one_by_one
 from dpmd_fast.privacy.charge import Receipt
 from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.subspace import Subspace
@@ -40,17 +41,16 @@ class Layer:
     @classmethod
     def of(cls, made: Field) -> Layer:
         """The arrays of a field, in its own order."""
-        D = made.centers.columns
-        correction = made.pull == 0.0
+        K, correction = len(made.balls.rows), made.pull == 0.0
         return cls(
-            centers=made.centers.rows[:, :D].copy(),
-            tangents=made.frames[:, :, :D].transpose(0, 2, 1).copy(),
-            masses=made.weights.copy(),
-            bandwidth=made.centers.radius,
+            centers=one_by_one(made.centers, K),
+            tangents=np.ascontiguousarray(one_by_one(made.frames, K).transpose(0, 2, 1)),
+            masses=one_by_one(made.masses, K),
+            bandwidth=made.balls.radius,
             passes=made.passes,
             strength=made.strength,
-            offsets=made.offsets[:, :D].copy() if correction else None,
-            slopes=made.slopes[:, :, :D].copy() if correction else None,
+            offsets=one_by_one(made.offsets, K) if correction else None,
+            slopes=one_by_one(made.slopes, K) if correction else None,
         )
 
     def field(self) -> Field:

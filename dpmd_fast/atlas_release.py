@@ -17,7 +17,7 @@ from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.moments import check_columns
 from dpmd_fast.preprocess import INVALID, Preprocessor, preprocessed
 from dpmd_fast.preprocess_release import joint_guarantee
-from dpmd_fast.privacy.accounting import checked_integer, checked_seed, shown
+from dpmd_fast.privacy.accounting import checked_integer, shown
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.charge import Charge, budget_parameters, open_account
 from dpmd_fast.privacy.entropy import open_source
@@ -140,7 +140,7 @@ def release_atlas(
     checked_choice("on_invalid", on_invalid, ("raise", "drop"))
     n_threads = checked_threads(n_threads)
     if seed is not None:
-        checked_seed(seed)
+        checked_integer("seed", seed)
     check_anchors(Z, d)
     check_columns(original, D)
     source = original if preprocess is None else preprocess.over(original)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpmd_fast.privacy.accounting import checked, checked_integer, checked_seed
+from dpmd_fast.privacy.accounting import checked, checked_integer
 
 Floats = NDArray[np.float64]
 
@@ -72,7 +72,7 @@ def compare_concordance(
     if replicates > _MOST_REPLICATES:
         raise ValueError(f"replicates = {replicates}: must be at most {_MOST_REPLICATES}")
     level = checked("level", level, positive=True, below=1.0)
-    rng = np.random.default_rng(checked_seed(seed))
+    rng = np.random.default_rng(checked_integer("seed", seed))
     values = {name: concordance_index(when, happened, risk) for name, risk in scores.items()}
     order = _ComparableOrder(when, happened)
     parts: dict[str, list[Floats]] = {name: [] for name in scores}

@@ -17,7 +17,7 @@ from dpmd_fast.algorithm2 import denoise_with_projectors, plan_spend
 from dpmd_fast.columns import check_unique, names_of
 from dpmd_fast.direct import denoise_with_moments
 from dpmd_fast.io import ReferenceSource, check_public, check_valid, is_table_or_file, open_reference
-from dpmd_fast.privacy.accounting import checked, checked_seed
+from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded, resolve_steps
 from dpmd_fast.privacy.charge import Charge, budget_parameters, open_account
 from dpmd_fast.privacy.entropy import open_source
@@ -329,7 +329,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 "records, which only 'replace-one' makes public"
             )
         if self.seed is not None:
-            checked_seed(self.seed)
+            checked_integer("seed", self.seed)
         steps = checked_steps(self.steps)
         if self.schedule is None or isinstance(self.schedule, str):
             checked("theta", self.theta, positive=True, below=1.0)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from dpmd_fast.io import ReferenceSource, by_name, check_count, check_public, check_valid, open_reference
 from dpmd_fast.kernels.index import BallIndex, build_index
 from dpmd_fast.kernels.moments import record_norms
-from dpmd_fast.privacy.accounting import checked, checked_seed
+from dpmd_fast.privacy.accounting import checked, checked_integer
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.charge import Charge, budget_parameters, open_account
 from dpmd_fast.privacy.entropy import EntropySource, open_source
@@ -125,7 +125,7 @@ def release_moments(
     if tau is not None:
         tau = checked("tau", tau, positive=True)
     if seed is not None:
-        checked_seed(seed)
+        checked_integer("seed", seed)
     check_count(source, adjacency)
     check_public("locations", locations, reference)
     check_columns(source, points.shape[1])

@@ -30,7 +30,7 @@ from dpmd_fast.preprocess import (
     label,
     validity,
 )
-from dpmd_fast.privacy.accounting import checked, checked_seed, gdp_epsilon
+from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_epsilon
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.charge import Charge, budget_parameters, open_account
 from dpmd_fast.privacy.entropy import open_source
@@ -130,7 +130,7 @@ def private_preprocessor(
     clip = checked("clip", clip, positive=True, below=LARGEST)
     skewness = checked("skewness", skewness, below=1.0)
     if seed is not None:
-        checked_seed(seed)
+        checked_integer("seed", seed)
     source = open_reference(reference, columns=columns, batch_rows=batch_rows)
     if not source.local:
         source.blocks()  # says what engines are for

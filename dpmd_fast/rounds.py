@@ -19,7 +19,7 @@ from dpmd_fast.cover import CLIP_SHARE, Floats, largest_gap, read_moments, top_v
 from dpmd_fast.kernels.charts import Field, make_field, move
 from dpmd_fast.kernels.index import build_index
 from dpmd_fast.kernels.moments import record_norms
-from dpmd_fast.kernels.residuals import ResidualFrames, residual_norms
+from dpmd_fast.kernels.residuals import make_frames, residual_norms
 from dpmd_fast.privacy.entropy import EntropySource
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice
@@ -159,13 +159,10 @@ def residual_round(
     mu: float,
 ) -> Correction | None:
     """Regress the residuals of the records on tangent coordinates around `anchors`; None without signal."""
-    dim, D = charts.tangents.shape[2], anchors.shape[1]
+    dim = charts.tangents.shape[2]
     normal = min(h, max(_LEAST_NORMAL * h, NORMAL_DEVIATIONS * math.sqrt(variance)))
     tangents = tangents_at(anchors, charts, dim)
-    index = build_index(anchors, h, mechanism.n_threads)
-    rows = np.zeros((len(anchors), dim, index.rows.shape[1]))
-    rows[:, :, :D] = tangents[index.order].transpose(0, 2, 1)
-    frames = ResidualFrames(index, rows, normal)
+    frames = make_frames(anchors, tangents, h, normal, mechanism.n_threads)
     still = np.zeros_like(anchors)
     tau = CLIP_SHARE * float(residual_norms(frames, anchors, still, C, mechanism.n_threads).max())
     lattice = choose_lattice(mu, tau, mechanism.adjacency)

@@ -165,17 +165,16 @@ class ResidualSums(ExactSums):
         c: float,
         n_threads: int | None = None,
     ) -> None:
-        K, dim, _ = frames.frames.shape
-        columns = frames.centers.columns
+        K, columns, dim = len(frames.balls.rows), frames.balls.columns, frames.frames.shape[1]
         super().__init__(K, dim + columns + 1, feature_width(columns, dim), lattice.bound, columns)
         self._fields = fields
         self._frames = frames
         self._clipping = _clipping(2.0, c, tau, lattice)
         self._n_threads = n_threads
-        self._room = room_for_block(K)
+        self._room = room_for_block(K, dim)
 
     def _order(self) -> NDArray[np.integer[Any]]:
-        return self._frames.centers.order
+        return self._frames.balls.order
 
     def _add_block(self, Y: Rows) -> None:
         Y = np.asarray(Y, dtype=np.float64)

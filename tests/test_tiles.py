@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpmd_fast.kernels import bits, lanes, tiles
+from dpmd_fast.kernels import bits, lanes, quads, tiles
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.lanes import LANES
 
@@ -44,6 +44,23 @@ def run_distance(A, a0, B, b0, count):
 @kernel
 def run_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
     bits.ball_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out)
+
+
+@kernel
+def run_near(x, B, b0, depth, half_norms, rests, h0, rest, maybe):
+    return bits.near_mask(x, B, b0, depth, half_norms, rests, h0, rest, maybe)
+
+
+@kernel
+def run_add_four(X, x0, quad, centers, masses, frames, offsets, slopes, h2, share, pull, scratch, out):
+    quads.add_four_charts(
+        X, x0, quad, centers, masses, frames, offsets, slopes, h2, share, pull, scratch, out
+    )
+
+
+@kernel
+def run_measure_four(X, x0, quad, centers, frames, h2, share, scratch, tents, along):
+    quads.measure_four_charts(X, x0, quad, centers, frames, h2, share, scratch, tents, along)
 
 
 @kernel
@@ -168,6 +185,9 @@ def test_masks(depth):
             ):
                 # integers: ties with the limit occur, and a tie is a hit
                 assert int(comp) == sum(1 << j for j in range(64) if values[j] >= limit)
+            first = leaf * 64
+            near = run_near(X[q], B, first * depth, depth, half_norms, rests, first, rest, maybe)
+            assert int(near) == int(out[0])
             if q >= 3:  # all bits, bit 63 among them, or none
                 assert [int(word) for word in out[:2]] == ([2**64 - 1, 0] if q == 3 else [0, 2**64 - 1])
     assert out[2] == 0
@@ -181,6 +201,53 @@ def test_masks_one_bit_at_a_time():
         zeros = np.zeros((1, 64), np.float32)
         run_masks(zeros[0], 0, zeros, 0, 1, half_norms, zeros[0], 0, 0.0, -0.5, 0.0, out)
         assert [int(word) for word in out] == [1 << j, 1 << j]
+
+
+@pytest.mark.parametrize(("columns", "dim"), [(2, 1), (3, 1), (3, 2), (4, 3), (7, 2), (9, 8), (60, 5)])
+@pytest.mark.parametrize("pull", [0.0, 1.0])
+def test_four_charts(columns, dim, pull):
+    """In integers, where every order of summation gives the same bits, with guards around the results."""
+    rng = np.random.default_rng(columns)
+    K = 7  # the last quad has three charts
+    centers, offsets = integers(rng, K, columns), integers(rng, K, columns)
+    frames, slopes = integers(rng, K, dim, columns), integers(rng, K, dim, columns)
+    masses = 1.0 + np.arange(K)
+    X = integers(rng, 3, columns)
+    gaps = X[1] - centers
+    squares = (gaps**2).sum(axis=1)
+    h2, share = float(np.median(squares)), 0.5  # some are out of reach
+    along = np.einsum("aek,ak->ae", frames, gaps)
+    weights = masses * np.maximum(share * (h2 - squares), 0.0) ** 2
+    steps = weights[:, None] * (offsets - pull * gaps + np.einsum("ae,aek->ak", along, slopes))
+    packed = [quads.in_quads(values) for values in (centers, masses, frames, offsets, slopes)]
+    scratch = np.full((columns + dim + 1, LANES), GUARD)
+    out = np.zeros((columns + 2, LANES))
+    out[-1] = GUARD
+    for quad in range(2):
+        run_add_four(X, columns, quad, *packed, h2, share, pull, scratch, out)
+        here = slice(LANES * quad, LANES * (quad + 1))
+        tents, coordinates = np.full(LANES + 1, GUARD), np.full((dim + 1, LANES), GUARD)
+        run_measure_four(X, columns, quad, packed[0], packed[2], h2, share, scratch, tents, coordinates)
+        count = len(centers[here])
+        np.testing.assert_array_equal(tents[:count], share * (h2 - squares[here]))
+        np.testing.assert_array_equal(coordinates[:dim, :count], along[here].T)
+        assert tents[LANES] == GUARD
+        assert (coordinates[dim] == GUARD).all()
+    np.testing.assert_array_equal(out[:columns].sum(axis=1), steps.sum(axis=0))
+    assert out[columns].sum() == weights.sum()
+    assert (out[-1] == GUARD).all()
+    assert (scratch[-1] == GUARD).all()
+    assert weights.sum() > 0.0
+    assert not weights.all()
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 8])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_quads_and_back(count, shape):
+    values = np.random.default_rng(0).normal(size=(count, *shape))
+    packed = quads.in_quads(values)
+    assert packed.shape == ((count + 3) // 4, *shape, LANES)
+    np.testing.assert_array_equal(quads.one_by_one(packed, count), values)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 7])

@@ -40,16 +40,26 @@ def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = Non
         return _count(index, pad_queries(index, X), points, rests)
 
 
-@device
-def find_leaves(index, low, high, size, leaves):
+@device(inline=True)
+def walk_room(index):
+    """Scratch for `find_leaves` (a stack, gaps) and `near_masks` (a shifted point, two words)."""
+    return (
+        np.empty(128, np.int64),
+        np.empty(_BUNDLE),
+        np.empty(index.depth, np.float32),
+        np.empty(2, np.uint64),
+    )
+
+
+@device(inline=True)
+def find_leaves(index, low, high, size, leaves, walk):
     """Leaves whose box may come within the radius of the box [low, high]; returns their number.
 
-    `size` is the largest |sketch|^2 in that box. The tree is left where a node has few leaves: their
-    boxes lie side by side, and looking at all of them costs less than following branches.
+    `size` is the largest |sketch|^2 in that box, `walk` is scratch. The tree is left where a node has few
+    leaves: their boxes lie side by side, and looking at all of them costs less than following branches.
     """
     depth = len(low)
-    stack = np.empty(128, np.int64)
-    gaps = np.empty(_BUNDLE)
+    stack, gaps = walk[0], walk[1]
     stack[0] = 0
     top = 1
     found = 0
@@ -77,7 +87,7 @@ def find_leaves(index, low, high, size, leaves):
     return found
 
 
-@device
+@device(inline=True)
 def _leaf_gaps(leaf_low, leaf_high, first, count, low, high, gaps):
     """Squared distances of `count` leaf boxes to the box [low, high]."""
     for j in range(count):
@@ -180,8 +190,8 @@ def leaf_masks(index, leaf, leaves, found, masks):
             masks[r, f] = word
 
 
-@device
-def near_masks(index, point, rest, size, leaves, found, near, sure):
+@device(inline=True)
+def near_masks(index, point, rest, size, leaves, found, near, sure, walk):
     """Points that may lie (`near`) and surely lie (`sure`) in the ball around one query, by leaf.
 
     `size` is the squared norm of the query's sketch. Leaves without candidates are taken off the list;
@@ -191,8 +201,7 @@ def near_masks(index, point, rest, size, leaves, found, near, sure):
     n, depth, rounding = len(index.rows), index.depth, index.rounding
     middles, spreads, sizes, leaf_nodes = index.middles, index.spreads, index.sizes, index.leaf_nodes
     single, half_norms, rests = index.single, index.single_half_norms, index.single_rests
-    shifted = np.empty(depth, np.float32)
-    words = np.empty(2, np.uint64)
+    shifted, words = walk[2], walk[3]
     kept = 0
     for f in range(found):
         leaf = leaves[f]
@@ -239,9 +248,10 @@ def point_masks(index, X, x0, point, rest, leaves, masks):
     Returns the number of leaves; a few of them may turn out to have none.
     """
     size = square_norm(point)
-    found = find_leaves(index, point, point, size, leaves)
+    walk = walk_room(index)
+    found = find_leaves(index, point, point, size, leaves, walk)
     sure = np.empty(found, np.uint64)
-    found = near_masks(index, point, rest, size, leaves, found, masks, sure)
+    found = near_masks(index, point, rest, size, leaves, found, masks, sure, walk)
     rows, width, h2 = index.rows, index.rows.shape[1], index.radius * index.radius
     one = np.uint64(1)
     for f in range(found):
@@ -258,7 +268,8 @@ def point_masks(index, X, x0, point, rest, leaves, masks):
 
 @device
 def search_room(index):
-    """Scratch for `candidates`, once for many points: leaves, words (near and sure), sketch, axes, a row."""
+    """Scratch for `candidates`, once for many points: leaves, words (near and sure), sketch, axes, a row,
+    and that of the walk."""
     n_leaves = len(index.rests)
     across = np.zeros((index.depth, index.rows.shape[1]))
     for i in range(index.columns):
@@ -270,27 +281,28 @@ def search_room(index):
         np.empty(index.sketch.shape[1]),
         across,
         np.zeros(index.rows.shape[1]),
+        walk_room(index),
     )
 
 
-@device
+@device(inline=True)
 def candidates(index, X, q, room):
     """Leaves and words of points that may lie in the ball around row q of X, in `room`; their number."""
-    leaves, words, point, across, left = room
+    leaves, words, point, across, left, walk = room
     rest = sketch_point(index, X, q * X.shape[1], point, across, left)
     size = square_norm(point)
-    found = find_leaves(index, point, point, size, leaves)
-    return near_masks(index, point, rest, size, leaves, found, words[0], words[1])
+    found = find_leaves(index, point, point, size, leaves, walk)
+    return near_masks(index, point, rest, size, leaves, found, words[0], words[1], walk)
 
 
-@device
+@device(inline=True)
 def all_bits(count):
     """A word with its first `count` bits set."""
     full = ~np.uint64(0)
     return full if count == LEAF else ~(full << np.uint64(count))
 
 
-@device
+@device(inline=True)
 def square_norm(point):
     norm = 0.0
     for k in range(len(point)):

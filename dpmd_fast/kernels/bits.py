@@ -12,6 +12,50 @@ from dpmd_fast.kernels.lanes import I64, fused, integer, pointer_to, splat
 F32 = ir.FloatType()
 
 
+_LANES = 8
+_VECTOR = ir.VectorType(F32, _LANES)
+
+
+def _fetch(builder, pointer, offset):
+    at = builder.bitcast(builder.gep(pointer, [integer(offset)]), _VECTOR.as_pointer())
+    return builder.load(at, align=4)
+
+
+def _products(builder, px, pb, ph, depth):
+    """Code for p_j = sum_k x_k B[64 k + j] + half_norms[j], j < 64, as vectors."""
+    start = [_fetch(builder, ph, at) for at in range(0, 64, _LANES)]
+    entry = builder.block
+    loop = builder.append_basic_block("masks.loop")
+    body = builder.append_basic_block("masks.body")
+    done = builder.append_basic_block("masks.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    k = builder.phi(I64)
+    k.add_incoming(integer(0), entry)
+    sums = [builder.phi(_VECTOR) for _ in start]
+    for total, first in zip(sums, start, strict=True):
+        total.add_incoming(first, entry)
+    builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
+    builder.position_at_end(body)
+    scalar = splat(builder, builder.load(builder.gep(px, [k])), _VECTOR)
+    row = builder.gep(pb, [builder.mul(k, integer(64))])
+    for j, total in enumerate(sums):
+        total.add_incoming(fused(builder, scalar, _fetch(builder, row, _LANES * j), total), body)
+    k.add_incoming(builder.add(k, integer(1)), body)
+    builder.branch(loop)
+    builder.position_at_end(done)
+    return sums
+
+
+def _word(builder, hits):
+    """64 bits of eight vectors of comparisons."""
+    word = integer(0)
+    for j, hit in enumerate(hits):
+        bits = builder.zext(builder.bitcast(hit, ir.IntType(_LANES)), I64)
+        word = builder.or_(word, builder.shl(bits, integer(_LANES * j)))
+    return word
+
+
 @intrinsic
 def _ball_masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
     """Two 64-bit words for one query against a leaf of 64 points, in single precision.
@@ -21,57 +65,47 @@ def _ball_masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, may
     """
     i64, f64 = types.int64, types.float64
     sig = types.void(x, i64, B, i64, i64, half_norms, rests, i64, f64, f64, f64, out)
-    lanes = 8
-    vector = ir.VectorType(F32, lanes)
 
     def codegen(context, builder, signature, args):
         x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out = args
-
-        def fetch(pointer, offset):
-            at = builder.bitcast(builder.gep(pointer, [integer(offset)]), vector.as_pointer())
-            return builder.load(at, align=4)
-
         px = pointer_to(context, builder, signature.args[0], x, x0)
         pb = pointer_to(context, builder, signature.args[2], B, b0)
         ph = pointer_to(context, builder, signature.args[5], half_norms, h0)
         pr = pointer_to(context, builder, signature.args[6], rests, h0)
         words = pointer_to(context, builder, signature.args[11], out, integer(0))
         rest, maybe, inside = (
-            splat(builder, builder.fptrunc(value, F32), vector) for value in (rest, maybe, inside)
+            splat(builder, builder.fptrunc(value, F32), _VECTOR) for value in (rest, maybe, inside)
         )
-        start = [fetch(ph, at) for at in range(0, 64, lanes)]
-        entry = builder.block
-        loop = builder.append_basic_block("masks.loop")
-        body = builder.append_basic_block("masks.body")
-        done = builder.append_basic_block("masks.done")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        k = builder.phi(I64)
-        k.add_incoming(integer(0), entry)
-        sums = [builder.phi(vector) for _ in start]
-        for total, first in zip(sums, start, strict=True):
-            total.add_incoming(first, entry)
-        builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
-        builder.position_at_end(body)
-        scalar = splat(builder, builder.load(builder.gep(px, [k])), vector)
-        row = builder.gep(pb, [builder.mul(k, integer(64))])
-        for j, total in enumerate(sums):
-            total.add_incoming(fused(builder, scalar, fetch(row, lanes * j), total), body)
-        k.add_incoming(builder.add(k, integer(1)), body)
-        builder.branch(loop)
-        builder.position_at_end(done)
-        near_word = sure_word = integer(0)
-        for j, total in enumerate(sums):
-            at = lanes * j
-            cross = builder.fmul(rest, fetch(pr, at))
-            near = builder.fcmp_ordered(">=", builder.fadd(total, cross), maybe)
-            sure = builder.fcmp_ordered(">=", builder.fsub(total, cross), inside)
-            bits = [builder.zext(builder.bitcast(hit, ir.IntType(lanes)), I64) for hit in (near, sure)]
-            near_word = builder.or_(near_word, builder.shl(bits[0], integer(at)))
-            sure_word = builder.or_(sure_word, builder.shl(bits[1], integer(at)))
-        builder.store(near_word, words)
-        builder.store(sure_word, builder.gep(words, [integer(1)]))
+        near, sure = [], []
+        for j, total in enumerate(_products(builder, px, pb, ph, depth)):
+            cross = builder.fmul(rest, _fetch(builder, pr, _LANES * j))
+            near.append(builder.fcmp_ordered(">=", builder.fadd(total, cross), maybe))
+            sure.append(builder.fcmp_ordered(">=", builder.fsub(total, cross), inside))
+        builder.store(_word(builder, near), words)
+        builder.store(_word(builder, sure), builder.gep(words, [integer(1)]))
         return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def _near_mask(typingctx, x, B, b0, depth, half_norms, rests, h0, rest, maybe):
+    """The first word of `_ball_masks`."""
+    i64, f64 = types.int64, types.float64
+    sig = types.uint64(x, B, i64, i64, half_norms, rests, i64, f64, f64)
+
+    def codegen(context, builder, signature, args):
+        x, B, b0, depth, half_norms, rests, h0, rest, maybe = args
+        px = pointer_to(context, builder, signature.args[0], x, integer(0))
+        pb = pointer_to(context, builder, signature.args[1], B, b0)
+        ph = pointer_to(context, builder, signature.args[4], half_norms, h0)
+        pr = pointer_to(context, builder, signature.args[5], rests, h0)
+        rest, maybe = (splat(builder, builder.fptrunc(value, F32), _VECTOR) for value in (rest, maybe))
+        near = []
+        for j, total in enumerate(_products(builder, px, pb, ph, depth)):
+            cross = builder.fmul(rest, _fetch(builder, pr, _LANES * j))
+            near.append(builder.fcmp_ordered(">=", builder.fadd(total, cross), maybe))
+        return _word(builder, near)
 
     return sig, codegen
 
@@ -100,6 +134,12 @@ def _plain_ball_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, i
     out[1] = sum(1 << j for j in range(64) if p[j] - q[j] >= p.dtype.type(inside))
 
 
+def _plain_near_mask(x, B, b0, depth, half_norms, rests, h0, rest, maybe):
+    words = [0, 0]
+    _plain_ball_masks(x, 0, B, b0, depth, half_norms, rests, h0, rest, maybe, 0.0, words)
+    return words[0]
+
+
 def _plain_count_trailing_zeros(word):
     return (int(word) & -int(word)).bit_length() - 1
 
@@ -108,6 +148,7 @@ def _plain_count_ones(word):
     return int(word).bit_count()
 
 
+near_mask = _plain_near_mask if JIT_DISABLED else _near_mask
 ball_masks = _plain_ball_masks if JIT_DISABLED else _ball_masks
 count_trailing_zeros = _plain_count_trailing_zeros if JIT_DISABLED else _count_trailing_zeros
 count_ones = _plain_count_ones if JIT_DISABLED else _count_ones

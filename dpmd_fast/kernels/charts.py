@@ -5,8 +5,9 @@ At a point x, with w_a = S_a (1 - |x - b_a|^2 / h^2)_+^2 over the charts a in re
     x <- x + strength sum_a w_a (pull (b_a - x) + offset_a + sum_e g_e slope_ae) / sum_a w_a.
 
 With pull = 1, no offset and the tangents as slopes this is the weighted mean of the projections onto the
-charts' tangent planes; with pull = 0 it adds a smooth correction. Each point is moved by itself, in a fixed
-order of charts: its result does not depend on blocks, threads or other points.
+charts' tangent planes; with pull = 0 it adds a smooth correction. Charts are added by fours (`quads.py`),
+those out of reach among them with weight zero. Each point is moved by itself, in a fixed order of charts: its
+result does not depend on blocks, threads or other points.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.balls import SINGLE_EPS, SINGLE_MOST, all_bits
-from dpmd_fast.kernels.bits import ball_masks, count_trailing_zeros
-from dpmd_fast.kernels.index import LEAF, BallIndex, build_index, pad_queries
+from dpmd_fast.kernels.bits import count_trailing_zeros, near_mask
+from dpmd_fast.kernels.index import LEAF, BallIndex, build_index
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import add_chart, square_distance
+from dpmd_fast.kernels.lanes import LANES
+from dpmd_fast.kernels.quads import add_four_charts, in_quads
 
 _CHUNK = 128  # points that one call of the inner function moves
 
 
 class Field(NamedTuple):
-    """Charts in leaf order, padded to the width of the index."""
+    """Charts in leaf order, by fours."""
 
-    centers: BallIndex  # of the points b
-    weights: np.ndarray  # (K,) S
-    frames: np.ndarray  # (K, d, width) rows of V^T
-    offsets: np.ndarray  # (K, width)
-    slopes: np.ndarray  # (K, d, width)
+    balls: BallIndex  # about the points b
+    centers: np.ndarray  # (quads, D, 4) b
+    masses: np.ndarray  # (quads, 4) S; zero where there is no chart
+    frames: np.ndarray  # (quads, d, D, 4) rows of V^T
+    offsets: np.ndarray  # (quads, D, 4)
+    slopes: np.ndarray  # (quads, d, D, 4)
     pull: float
     strength: float
     passes: int
@@ -41,7 +44,7 @@ class Field(NamedTuple):
 def make_field(
     centers: np.ndarray,
     frames: np.ndarray,
-    weights: np.ndarray,
+    masses: np.ndarray,
     bandwidth: float,
     *,
     offsets: np.ndarray | None = None,
@@ -50,23 +53,20 @@ def make_field(
     passes: int = 1,
 ) -> Field:
     """Field of charts with `centers` (K, D), `frames` (K, D, d); without `slopes`, of projections."""
-    index = build_index(centers, bandwidth, 1)
-    width = index.rows.shape[1]
+    index = build_index(centers, bandwidth, 1, finest=LANES)
 
-    def padded(values: np.ndarray) -> np.ndarray:
-        out = np.zeros((*values.shape[:-1], width))
-        out[..., : values.shape[-1]] = values
-        return np.ascontiguousarray(out[index.order])
+    def arranged(values: np.ndarray) -> np.ndarray:
+        return in_quads(np.asarray(values)[index.order])
 
-    rows = padded(np.asarray(frames).transpose(0, 2, 1))
-    projections = slopes is None
+    rows = arranged(np.asarray(frames).transpose(0, 2, 1))
     return Field(
-        centers=index,
-        weights=np.ascontiguousarray(weights[index.order], dtype=np.float64),
+        balls=index,
+        centers=arranged(centers),
+        masses=arranged(masses),
         frames=rows,
-        offsets=padded(np.zeros_like(centers) if offsets is None else offsets),
-        slopes=rows if slopes is None else padded(slopes),
-        pull=1.0 if projections else 0.0,
+        offsets=arranged(np.zeros_like(centers) if offsets is None else offsets),
+        slopes=rows if slopes is None else arranged(slopes),
+        pull=1.0 if slopes is None else 0.0,
         strength=float(strength),
         passes=passes,
     )
@@ -74,25 +74,26 @@ def make_field(
 
 def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """The rows of `X` moved, and whether each had a chart in reach in every pass; if not, it stays."""
-    padded = pad_queries(field.centers, X)
+    moved = np.array(X, dtype=np.float64, order="C")
     marks = np.full(len(X), 2, np.uint8)  # neither: errors of threads can get lost, as when memory runs out
     reached = marks.view(np.bool_)
     with threads(n_threads, chunk=1):
-        index = field.centers
-        _move(index, index.sizes[index.leaf_nodes], *field[1:], padded, reached)
+        index = field.balls
+        _move(index, index.sizes[index.leaf_nodes], *field[1:], moved, reached)
     if (marks > 1).any():
         raise MemoryError("points could not be moved: a thread found no memory")
-    return np.ascontiguousarray(padded[:, : X.shape[1]]), reached
+    return moved, reached
 
 
 @device
 def _move_rows(
-    centers,
+    sizes,
     sketch,
     boxes,
     leaf_low,
     leaf_high,
-    weights,
+    centers,
+    masses,
     frames,
     offsets,
     slopes,
@@ -107,20 +108,18 @@ def _move_rows(
     The search of `balls.py` written out: charts are few, so every leaf's box is looked at, and no helper is
     called for a point, because every array that changes hands has its references counted.
     """
-    rows, center, axes, middles, single, half_norms, rests = sketch
-    D, depth, radius, rounding = centers
-    spreads, sizes = boxes
-    n, width = rows.shape
-    d = frames.shape[1]
+    center, axes, middles, single, half_norms, rests = sketch
+    n, depth, radius, rounding = sizes
+    spreads, leaf_sizes = boxes
+    d, D = frames.shape[1], frames.shape[2]
     n_leaves, sides = len(spreads), len(leaf_low)
     h2, scale = radius * radius, 1.0 / radius
     share = 1.0 / h2
     point, shifted = np.zeros(sides), np.empty(depth, np.float32)
-    words, delta, start = np.empty(2, np.uint64), np.empty(width), np.empty(width)
-    one = np.uint64(1)
+    start, gaps = np.empty(D), np.empty(n_leaves)
+    scratch, sums = np.empty((D + d, LANES)), np.empty((D + 1, LANES))
     for q in range(len(X)):
-        x0 = q * width
-        for k in range(width):
+        for k in range(D):
             start[k] = X[q, k]
         ok = True
         for _ in range(passes):
@@ -145,18 +144,21 @@ def _move_rows(
             size = 0.0
             for k in range(sides):
                 size += point[k] * point[k]
-            total = 0.0
-            for k in range(width):
-                delta[k] = 0.0
+            for k in range(D + 1):
+                for lane in range(LANES):
+                    sums[k, lane] = 0.0
             for leaf in range(n_leaves):
-                slack = rounding * (1.0 + size + sizes[leaf])
-                gap = 0.0
-                for k in range(sides):
-                    below, above = leaf_low[k, leaf] - point[k], point[k] - leaf_high[k, leaf]
+                gaps[leaf] = 0.0
+            for k in range(sides):
+                here = point[k]
+                for leaf in range(n_leaves):
+                    below, above = leaf_low[k, leaf] - here, here - leaf_high[k, leaf]
                     side = below if below > above else above
                     side = side if side > 0.0 else 0.0
-                    gap += side * side
-                if not gap <= 1.0 + slack:
+                    gaps[leaf] += side * side
+            for leaf in range(n_leaves):
+                slack = rounding * (1.0 + size + leaf_sizes[leaf])
+                if not gaps[leaf] <= 1.0 + slack:
                     continue
                 norm = rest * rest
                 for k in range(depth):
@@ -166,37 +168,37 @@ def _move_rows(
                 largest = max(norm, spreads[leaf])
                 slack += (depth + 8) * SINGLE_EPS * 4.0 * largest
                 if slack < 1.0 and largest < SINGLE_MOST:
-                    base = 0.5 * norm - 0.5
-                    ball_masks(
-                        shifted,
-                        0,
-                        single,
-                        leaf * depth * LEAF,
-                        depth,
-                        half_norms,
-                        rests,
-                        leaf * LEAF,
-                        rest,
-                        base - 0.5 * slack,
-                        base + 0.5 * slack,
-                        words,
+                    maybe = 0.5 * norm - 0.5 - 0.5 * slack
+                    first = leaf * LEAF
+                    word = near_mask(
+                        shifted, single, first * depth, depth, half_norms, rests, first, rest, maybe
                     )
-                    word = words[0]
                 else:
                     word = all_bits(min(LEAF, n - leaf * LEAF))
                 while word != 0:
-                    row = leaf * LEAF + count_trailing_zeros(word)
-                    word &= word - one
-                    t = share * (h2 - square_distance(X, x0, rows, row * width, width))
-                    if t > 0.0:
-                        weight = weights[row] * t * t
-                        total += weight
-                        add_chart(X, x0, rows, frames, offsets, slopes, row, d, width, weight, pull, delta)
+                    four = count_trailing_zeros(word) // LANES
+                    word &= ~(np.uint64(15) << np.uint64(LANES * four))
+                    add_four_charts(
+                        X,
+                        q * D,
+                        leaf * (LEAF // LANES) + four,
+                        centers,
+                        masses,
+                        frames,
+                        offsets,
+                        slopes,
+                        h2,
+                        share,
+                        pull,
+                        scratch,
+                        sums,
+                    )
+            total = (sums[D, 0] + sums[D, 2]) + (sums[D, 1] + sums[D, 3])
             if not total > 0.0:
                 ok = False
                 break
             for k in range(D):
-                X[q, k] += strength * delta[k] / total
+                X[q, k] += strength * ((sums[k, 0] + sums[k, 2]) + (sums[k, 1] + sums[k, 3])) / total
         if not ok:
             for k in range(D):
                 X[q, k] = start[k]
@@ -204,15 +206,14 @@ def _move_rows(
 
 
 @kernel(parallel=True)
-def _move(index, leaf_sizes, weights, frames, offsets, slopes, pull, strength, passes, X, reached):
+def _move(index, leaf_sizes, centers, masses, frames, offsets, slopes, pull, strength, passes, X, reached):
     n = len(X)
     for chunk in prange((n + _CHUNK - 1) // _CHUNK):
         first = np.int64(chunk) * _CHUNK
         last = min(first + _CHUNK, n)
         _move_rows(
-            (index.columns, index.depth, index.radius, index.rounding),
+            (len(index.rows), index.depth, index.radius, index.rounding),
             (
-                index.rows,
                 index.center,
                 index.axes,
                 index.middles,
@@ -223,7 +224,8 @@ def _move(index, leaf_sizes, weights, frames, offsets, slopes, pull, strength, p
             (index.spreads, leaf_sizes),
             index.leaf_low,
             index.leaf_high,
-            weights,
+            centers,
+            masses,
             frames,
             offsets,
             slopes,

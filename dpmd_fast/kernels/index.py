@@ -48,13 +48,15 @@ class BallIndex(NamedTuple):
     rounding: float  # error of a squared distance between sketches, for sizes that sum to one
 
 
-def build_index(Y: np.ndarray, radius: float, n_threads: int | None = None) -> BallIndex:
-    """Index the rows of `Y` for balls of one radius."""
+def build_index(
+    Y: np.ndarray, radius: float, n_threads: int | None = None, *, finest: int = LEAF
+) -> BallIndex:
+    """Index the rows of `Y` for balls of one radius; `finest` of them that follow each other are close."""
     with threads(n_threads):
-        return _build_index(Y, radius)
+        return _build_index(Y, radius, finest)
 
 
-def _build_index(Y: np.ndarray, radius: float) -> BallIndex:
+def _build_index(Y: np.ndarray, radius: float, finest: int) -> BallIndex:
     n, D = Y.shape
     sample = np.asarray(Y[:: max(1, n // 4096)], dtype=np.float64)
     center = np.median(sample, axis=0)  # not the mean: one far record must not cost the others their digits
@@ -62,7 +64,7 @@ def _build_index(Y: np.ndarray, radius: float) -> BallIndex:
     coordinates, rests = _sketch(Y, center, axes, radius, whole)
     # the rest is one more sketch coordinate: its difference bounds the distance from below
     points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
-    order, children, spans, leaf_nodes = _split(points)
+    order, children, spans, leaf_nodes = _split(points, finest)
     width = LANES * ((D + LANES) // LANES)
     rows = np.zeros((n, width))
     rows[:, :D] = Y[order]
@@ -109,7 +111,7 @@ def sketch_queries(index: BallIndex, X: np.ndarray) -> tuple[np.ndarray, np.ndar
 def visiting_order(index: BallIndex, X: np.ndarray) -> np.ndarray:
     """An order of the rows of `X` in which neighbours follow each other, for the caches."""
     with threads(1):
-        return _split(sketch_queries(index, X)[0])[0]
+        return _split(sketch_queries(index, X)[0], LEAF)[0]
 
 
 def pad_queries(index: BallIndex, X: np.ndarray) -> np.ndarray:
@@ -149,7 +151,7 @@ def _sketch(Y, center, axes, radius, whole):
     return coordinates, rests
 
 
-@device
+@device(inline=True)
 def sketch_point(index, X, x0, point, across, left):
     """Sketch of the row at element `x0` of X, as `sketch_queries` does it; returns the rest.
 
@@ -206,8 +208,11 @@ def _select(keys, order, start, stop, at):
 
 
 @kernel
-def _split(points):
-    """Median splits along the longest side, at multiples of 64 points. Returns order and tree."""
+def _split(points, finest):
+    """Median splits along the longest side, at multiples of 64 points. Returns order and tree.
+
+    Inside of a leaf the splits go on, at multiples of `finest`, for the order alone.
+    """
     n, depth = points.shape
     n_leaves = (n + LEAF - 1) // LEAF
     order = np.arange(n)
@@ -224,13 +229,18 @@ def _split(points):
     while top > 0:
         top -= 1
         node, start, stop = stack[top, 0], stack[top, 1], stack[top, 2]
-        leaves = (stop - start + LEAF - 1) // LEAF
-        spans[node, 0] = start // LEAF
-        spans[node, 1] = leaves
-        if leaves == 1:
-            children[node, 0] = -1
-            children[node, 1] = start // LEAF
-            leaf_nodes[start // LEAF] = node
+        unit = LEAF if node >= 0 else finest
+        parts = (stop - start + unit - 1) // unit
+        if node >= 0:
+            spans[node, 0] = start // LEAF
+            spans[node, 1] = parts
+            if parts == 1:
+                children[node, 0] = -1
+                children[node, 1] = start // LEAF
+                leaf_nodes[start // LEAF] = node
+                parts = (stop - start + finest - 1) // finest
+                unit, node = finest, -1
+        if parts <= 1:
             continue
         best = 0
         longest = -1.0
@@ -246,18 +256,21 @@ def _split(points):
                 best = k
         for i in range(start, stop):
             keys[i] = points[order[i], best]
-        middle = start + (leaves // 2) * LEAF
+        middle = start + (parts // 2) * unit
         _select(keys, order, start, stop, middle)
-        children[node, 0] = nodes
-        children[node, 1] = nodes + 1
-        stack[top, 0] = nodes + 1
+        left = right = -1
+        if node >= 0:
+            left, right = nodes, nodes + 1
+            children[node, 0] = left
+            children[node, 1] = right
+            nodes += 2
+        stack[top, 0] = right
         stack[top, 1] = middle
         stack[top, 2] = stop
-        stack[top + 1, 0] = nodes
+        stack[top + 1, 0] = left
         stack[top + 1, 1] = start
         stack[top + 1, 2] = middle
         top += 2
-        nodes += 2
     return order, children, spans, leaf_nodes
 
 

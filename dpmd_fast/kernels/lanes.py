@@ -276,52 +276,6 @@ def _add_multiple(typingctx, factor, X, x0, Y, y0, count):
     return sig, codegen
 
 
-@intrinsic
-def _add_chart(typingctx, X, x0, centers, frames, offsets, slopes, row, d, width, weight, pull, out):
-    """out += weight (pull (b - x) + offset + sum_e (frame_e . (x - b)) slope_e) for the chart `row`.
-
-    x is at element `x0` of X; b, offset and the d frames and slopes are rows of `width`, a multiple of four.
-    """
-    i64, f64 = types.int64, types.float64
-    sig = types.void(X, i64, centers, frames, offsets, slopes, i64, i64, i64, f64, f64, out)
-
-    def codegen(context, builder, signature, args):
-        X, x0, centers, frames, offsets, slopes, row, d, width, weight, pull, out = args
-        at = builder.mul(row, width)
-        px = pointer_to(context, builder, signature.args[0], X, x0)
-        pb = pointer_to(context, builder, signature.args[2], centers, at)
-        pv = pointer_to(context, builder, signature.args[3], frames, builder.mul(at, d))
-        po = pointer_to(context, builder, signature.args[4], offsets, at)
-        ps = pointer_to(context, builder, signature.args[5], slopes, builder.mul(at, d))
-        target = pointer_to(context, builder, signature.args[11], out, integer(0))
-        step = integer(LANES)
-        factor = splat(builder, weight)
-        toward = splat(builder, builder.fsub(ir.Constant(F64, 0.0), builder.fmul(weight, pull)))
-
-        def gap(i):
-            return builder.fsub(load(builder, builder.gep(px, [i])), load(builder, builder.gep(pb, [i])))
-
-        with cgutils.for_range_slice(builder, integer(0), width, step, intp=I64) as (i, _):
-            cell = builder.gep(target, [i])
-            value = fused(builder, toward, gap(i), load(builder, cell))
-            store(builder, fused(builder, factor, load(builder, builder.gep(po, [i])), value), cell)
-        with cgutils.for_range(builder, d, intp=I64) as frame:
-            first = builder.mul(frame.index, width)
-            along = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
-            builder.store(ir.Constant(VECTOR, [0.0] * LANES), along)
-            with cgutils.for_range_slice(builder, integer(0), width, step, intp=I64) as (i, _):
-                v = load(builder, builder.gep(pv, [builder.add(first, i)]))
-                builder.store(fused(builder, v, gap(i), builder.load(along)), along)
-            alpha = splat(builder, builder.fmul(weight, horizontal_sum(builder, builder.load(along))))
-            with cgutils.for_range_slice(builder, integer(0), width, step, intp=I64) as (i, _):
-                cell = builder.gep(target, [i])
-                slope = load(builder, builder.gep(ps, [builder.add(first, i)]))
-                store(builder, fused(builder, alpha, slope, load(builder, cell)), cell)
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
 def _plain_dot(A, a0, B, b0, count):
     return float(np.dot(A.reshape(-1)[a0 : a0 + count], B.reshape(-1)[b0 : b0 + count]))
 
@@ -352,13 +306,6 @@ def _plain_pack_scaled(rows, r0, scale, panel, p0, stride, groups, count):
         target[p0 + g * stride : p0 + g * stride + LANES * count] = block[:, g].ravel()
 
 
-def _plain_add_chart(X, x0, centers, frames, offsets, slopes, row, d, width, weight, pull, out):
-    gap = X.reshape(-1)[x0 : x0 + width] - centers[row]
-    out[:width] += weight * (offsets[row] - pull * gap)
-    for e in range(d):
-        out[:width] += weight * float(frames[row, e] @ gap) * slopes[row, e]
-
-
 def _plain_update_four(A, a0, lda, v, w, x, i, j, stop, y):
     flat = A.reshape(-1)
     for r in range(4):
@@ -376,6 +323,5 @@ square_distance = _plain_square_distance if JIT_DISABLED else _square_distance
 center_block = _plain_center_block if JIT_DISABLED else _center_block
 pack = _plain_pack if JIT_DISABLED else _pack
 pack_scaled = _plain_pack_scaled if JIT_DISABLED else _pack_scaled
-add_chart = _plain_add_chart if JIT_DISABLED else _add_chart
 update_four = _plain_update_four if JIT_DISABLED else _update_four
 add_multiple = _plain_add_multiple if JIT_DISABLED else _add_multiple

@@ -56,6 +56,10 @@ class Room(NamedTuple):
     places: np.ndarray  # (block K,) locations in reach of each record, in leaf order
     scales: np.ndarray  # (block K,) what (y - a, h sqrt(c)) is multiplied with before it is truncated
     reach: np.ndarray  # (block,) number of them
+    along: np.ndarray  # (block K, d) coordinates of a record that depend on the location, if they are kept
+    records: np.ndarray  # (block K,) the same in order of location: numbers of the records,
+    sorted_scales: np.ndarray
+    sorted_along: np.ndarray
 
 
 def block_rows(locations: int) -> int:
@@ -63,10 +67,18 @@ def block_rows(locations: int) -> int:
     return max(64, min(_BLOCK, _PAIRS // max(locations, 1)))
 
 
-def room_for_block(locations: int) -> Room:
+def room_for_block(locations: int, coordinates: int = 0) -> Room:
     rows = block_rows(locations)
     pairs = rows * locations
-    return Room(np.empty(pairs, np.int32), np.empty(pairs), np.empty(rows, np.int64))
+    return Room(
+        places=np.empty(pairs, np.int32),
+        scales=np.empty(pairs),
+        reach=np.empty(rows, np.int64),
+        along=np.empty((pairs, coordinates)),
+        records=np.empty(pairs, np.int32),
+        sorted_scales=np.empty(pairs),
+        sorted_along=np.empty((pairs, coordinates)),
+    )
 
 
 def record_norms(
@@ -93,11 +105,11 @@ def add_block(
     """
     with threads(n_threads, chunk=1):
         padded = pad_queries(index, Y)
-        _reach(index, padded, *clipping, *room)
+        _reach(index, padded, *clipping, room.places, room.scales, room.reach)
     with threads(n_threads, chunk=1):
-        starts, records, scales = by_location(len(Y), len(index.rows), *room)
+        starts = by_location(len(Y), len(index.rows), room)
         done = np.zeros(len(sums), np.bool_)
-        _accumulate(index, padded, float(clipping.c), starts, records, scales, sums, done)
+        _accumulate(index, padded, float(clipping.c), starts, room.records, room.sorted_scales, sums, done)
     check_done(done)
 
 
@@ -244,7 +256,7 @@ def _count_rows(first, last, places, reach, counts):
 
 
 @device
-def _sort_rows(first, last, places, scales, reach, slots, records, sorted_scales):
+def _sort_rows(first, last, places, scales, reach, along, slots, records, sorted_scales, sorted_along):
     at = 0
     for q in range(first, last):
         if q % CHUNK == 0:
@@ -254,21 +266,28 @@ def _sort_rows(first, last, places, scales, reach, slots, records, sorted_scales
             slots[places[at]] = slot + 1
             records[slot] = q
             sorted_scales[slot] = scales[at]
+            for e in range(along.shape[1]):
+                sorted_along[slot, e] = along[at, e]
             at += 1
 
 
-@kernel(parallel=True)
-def by_location(n_records, n_locations, places, scales, reach):
-    """The pairs of a block in order of location: starts, records, scales.
+def by_location(n_records: int, n_locations: int, room: Room) -> np.ndarray:
+    """Put the pairs of a block in order of location, within `room`; returns where each location starts.
 
     Parts of the records are counted and sorted side by side, each into its own slots.
     """
-    parts = (n_records + SORTED - 1) // SORTED
-    slots = np.zeros((parts, n_locations), np.int64)
+    starts = np.empty(n_locations + 1, np.int64)
+    slots = np.zeros(((n_records + SORTED - 1) // SORTED, n_locations), np.int64)
+    _sort_pairs(n_records, *room, slots, starts)
+    return starts
+
+
+@kernel(parallel=True)
+def _sort_pairs(n_records, places, scales, reach, along, records, sorted_scales, sorted_along, slots, starts):
+    parts, n_locations = slots.shape
     for part in prange(parts):
         first = np.int64(part) * SORTED
         _count_rows(first, min(first + SORTED, n_records), places, reach, slots[part])
-    starts = np.empty(n_locations + 1, np.int64)
     end = 0
     for a in range(n_locations):
         starts[a] = end
@@ -277,13 +296,12 @@ def by_location(n_records, n_locations, places, scales, reach):
             slots[part, a] = end
             end += count
     starts[n_locations] = end
-    records = np.empty(end, np.int32)
-    sorted_scales = np.empty(end)
     for part in prange(parts):
         first = np.int64(part) * SORTED
         last = min(first + SORTED, n_records)
-        _sort_rows(first, last, places, scales, reach, slots[part], records, sorted_scales)
-    return starts, records, sorted_scales
+        _sort_rows(
+            first, last, places, scales, reach, along, slots[part], records, sorted_scales, sorted_along
+        )
 
 
 @device

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm
+from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm, walk_room
 from dpmd_fast.kernels.gather import add_differences, add_outers_four, closer, fetch_ahead
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
@@ -121,11 +121,12 @@ def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, ma
     roots = np.empty(2 * LEAF + 1)
     weights = np.empty(2 * LEAF + 1)
     inside = np.empty(1, np.int64)
+    walk = walk_room(index)
     for q in range(first, last):
         point = points[q]
         size = square_norm(point)
-        found = find_leaves(index, point, point, size, leaves)
-        found = near_masks(index, point, rests[q], size, leaves, found, near, sure)
+        found = find_leaves(index, point, point, size, leaves, walk)
+        found = near_masks(index, point, rests[q], size, leaves, found, near, sure, walk)
         sums[:] = 0.0
         offset[:] = 0.0
         inside[0] = 0

@@ -16,20 +16,31 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.balls import candidates, search_room
-from dpmd_fast.kernels.gather import closer
-from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries
+from dpmd_fast.kernels.bits import count_trailing_zeros
+from dpmd_fast.kernels.index import LEAF, BallIndex, build_index
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import LANES, dot
+from dpmd_fast.kernels.lanes import LANES
 from dpmd_fast.kernels.moments import CHUNK, PANEL, Clipping, Room, by_location, check_done
+from dpmd_fast.kernels.quads import in_quads, measure_four_charts
 from dpmd_fast.kernels.tiles import add_gram
 
 
 class ResidualFrames(NamedTuple):
-    """Where residuals are measured, in the leaf order of `centers`."""
+    """Where residuals are measured: charts in leaf order, by fours."""
 
-    centers: BallIndex  # of the points b, with radius h
-    frames: np.ndarray  # (K, d, width) rows of V^T
+    balls: BallIndex  # about the points b, with radius h
+    centers: np.ndarray  # (quads, D, 4) b
+    frames: np.ndarray  # (quads, d, D, 4) rows of V^T
     normal: float  # h_N
+
+
+def make_frames(
+    centers: np.ndarray, tangents: np.ndarray, h: float, normal: float, n_threads: int | None = None
+) -> ResidualFrames:
+    """Charts with `centers` (K, D) and `tangents` (K, D, d)."""
+    index = build_index(centers, h, n_threads, finest=LANES)
+    rows = tangents[index.order].transpose(0, 2, 1)
+    return ResidualFrames(index, in_quads(centers[index.order]), in_quads(rows), float(normal))
 
 
 def feature_width(columns: int, dim: int) -> int:
@@ -43,8 +54,7 @@ def residual_norms(
     """Norm over all charts of the contribution of each record (x, r), before clipping."""
     out = np.empty(len(X))
     with threads(n_threads, chunk=1):
-        points = pad_queries(frames.centers, X)
-        _norms(*frames, points, _padded(frames, R), float(c), out)
+        _norms(*frames, _rows(X), _rows(R), float(c), out)
     return out
 
 
@@ -58,133 +68,128 @@ def add_residual_block(
     n_threads: int | None = None,
 ) -> None:
     """Add records (x, r), at most `moments.block_rows` of them, to `sums` (K, width, width), upper blocks."""
-    index = frames.centers
-    c = float(clipping.c)
+    c, residuals = float(clipping.c), _rows(R)
     with threads(n_threads, chunk=1):
-        points, residuals = pad_queries(index, X), _padded(frames, R)
-        _reach(*frames, points, residuals, c, clipping.tau, clipping.unit, clipping.bound, *room)
+        _reach(*frames, _rows(X), residuals, c, clipping.tau, clipping.unit, clipping.bound, *room[:4])
     with threads(n_threads, chunk=1):
-        starts, records, scales = by_location(len(X), len(index.rows), *room)
+        starts = by_location(len(X), len(frames.balls.rows), room)
         done = np.zeros(len(sums), np.bool_)
-        _accumulate(*frames, points, residuals, c, starts, records, scales, sums, done)
+        bandwidths = frames.balls.radius, frames.normal
+        _accumulate(bandwidths, residuals, c, starts, *room[4:], sums, done)
     check_done(done)
 
 
-def _padded(frames: ResidualFrames, R: np.ndarray) -> np.ndarray:
-    out = np.zeros((len(R), frames.centers.rows.shape[1]))
-    out[:, : R.shape[1]] = R
-    return out
+def _rows(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=np.float64)
 
 
 @device
-def _along(frames, d, width, X, q, rows, row, gap, along, at):
-    """Tangent coordinates of record q in chart `row`, to along[at:]; returns their squared length."""
-    for k in range(width):
-        gap[k] = X[q, k] - rows[row, k]
-    square = 0.0
-    for e in range(d):
-        value = dot(frames, (row * d + e) * width, gap, 0, width)
-        along[at + e] = value
-        square += value * value
-    return square
+def _scratch(index, frames):
+    """Of `_find`: charts, square roots of weights, coordinates (d, charts); then four charts; the search."""
+    K, d, D = len(index.rows), frames.shape[1], frames.shape[2]
+    found = (np.empty(K, np.int32), np.empty(K), np.empty((d, K)))
+    four = (np.empty((D, LANES)), np.empty(LANES), np.empty((d, LANES)))
+    return found, four, search_room(index)
 
 
-@device
-def _find(index, frames, normal, X, R, q, c, places, roots, room, inside, gap, along):
-    """Charts in reach of record q, square roots of its weights there, and the squared norm.
-
-    Its tangent coordinates there go to `along`, d for each chart.
-    """
-    d, width = frames.shape[1], frames.shape[2]
-    rows = index.rows
+@device(inline=True)
+def _find(index, centers, frames, normal, X, R, q, c, scratch):
+    """Number of charts in reach of record q, and the squared norm; which they are goes to `scratch`."""
+    d, D = frames.shape[1], frames.shape[2]
+    (places, roots, along), (gaps, tents, coordinates), room = scratch
+    leaves, words = room[0], room[1]
     h2 = index.radius * index.radius
     share = 1.0 / h2
-    residual2 = dot(R, q * width, R, q * width, width) / (normal * normal)
+    residual2 = 0.0
+    for k in range(D):
+        residual2 += R[q, k] * R[q, k]
+    residual2 /= normal * normal
     if not residual2 < 1.0:
         return 0, 0.0
-    leaves, words = room[0], room[1]
-    found = candidates(index, X, q, room)
-    near = 0
-    for f in range(found):
-        first = leaves[f] * LEAF
-        near = closer(words[0, f], X, q * width, rows, first, width, h2, share, places, roots, near, inside)
     count = 0
     square = 0.0
-    for i in range(near):
-        t = roots[i] - residual2
-        if not t > 0.0:
-            continue
-        row = np.int64(places[i])
-        tangent2 = _along(frames, d, width, X, q, rows, row, gap, along, count * d)
-        norm = t * t * (c + share * tangent2 + residual2)
-        square += norm * norm
-        places[count] = places[i]
-        roots[count] = t
-        count += 1
+    one = np.uint64(1)
+    for f in range(candidates(index, X, q, room)):
+        word = words[0, f]
+        while word != 0:
+            first = LANES * (count_trailing_zeros(word) // LANES)
+            bits = (word >> np.uint64(first)) & np.uint64(15)
+            word &= ~(np.uint64(15) << np.uint64(first))
+            row = leaves[f] * LEAF + first
+            measure_four_charts(X, q * D, row // LANES, centers, frames, h2, share, gaps, tents, coordinates)
+            while bits != 0:
+                lane = count_trailing_zeros(bits)
+                bits &= bits - one
+                t = tents[lane] - residual2
+                if not t > 0.0:
+                    continue
+                tangent2 = 0.0
+                for e in range(d):
+                    value = coordinates[e, lane]
+                    along[e, count] = value
+                    tangent2 += value * value
+                norm = t * t * (c + share * tangent2 + residual2)
+                square += norm * norm
+                places[count] = row + lane
+                roots[count] = t
+                count += 1
     return count, square
 
 
 @device
-def _norm_rows(index, frames, normal, X, R, first, last, c, out):
-    room, inside = search_room(index), np.zeros(1, np.int64)
-    places = np.empty(len(index.rows) + 1, np.int32)
-    roots = np.empty(len(index.rows) + 1)
-    gap, along = np.empty(frames.shape[2]), np.empty(len(index.rows) * frames.shape[1])
+def _norm_rows(index, centers, frames, normal, X, R, first, last, c, out):
+    scratch = _scratch(index, frames)
     for q in range(first, last):
-        square = _find(index, frames, normal, X, R, q, c, places, roots, room, inside, gap, along)[1]
-        out[q] = math.sqrt(square)
+        out[q] = math.sqrt(_find(index, centers, frames, normal, X, R, q, c, scratch)[1])
 
 
 @kernel(parallel=True)
-def _norms(index, frames, normal, X, R, c, out):
+def _norms(index, centers, frames, normal, X, R, c, out):
     n = len(X)
     for chunk in prange((n + CHUNK - 1) // CHUNK):
         first = np.int64(chunk) * CHUNK
-        _norm_rows(index, frames, normal, X, R, first, min(first + CHUNK, n), c, out)
+        _norm_rows(index, centers, frames, normal, X, R, first, min(first + CHUNK, n), c, out)
 
 
-@device
-def _squared_length(h, normal, d, D, R, q, scale, lead, along, at):
-    """Squared length of the integer vector of record q at a chart with its coordinates along[at:]."""
-    tangential, across = scale / h, scale / normal
-    last = float(math.trunc(scale * lead))  # not an integer, whose square could wrap around
-    square = last * last
-    for e in range(d):
-        value = float(math.trunc(tangential * along[at + e]))
-        square += value * value
-    for k in range(D):
-        value = float(math.trunc(across * R[q, k]))
-        square += value * value
-    return square
+@device(inline=True)
+def _within(h, normal, R, q, lead, scales, count, bound, along, squares):
+    """Whether the sum of (v . v)^2 over the charts of record q is at most bound^2, in integers.
 
-
-@device
-def _within(h, normal, d, D, R, q, lead, factor, roots, count, bound, along):
-    """Whether the sum of (v . v)^2 over the charts of record q is at most bound^2, in integers."""
+    Squares are of floats that hold integers: beyond 64 bits they are large, and do not wrap around.
+    """
+    for i in range(count):
+        last = np.trunc(scales[i] * lead)
+        squares[i] = last * last
+    for e in range(len(along)):
+        for i in range(count):
+            value = np.trunc(scales[i] / h * along[e, i])
+            squares[i] += value * value
+    for k in range(R.shape[1]):
+        for i in range(count):
+            value = np.trunc(scales[i] / normal * R[q, k])
+            squares[i] += value * value
     total = 0
     for i in range(count):
-        square = _squared_length(h, normal, d, D, R, q, factor * roots[i], lead, along, i * d)
-        if not square <= bound:  # before its square could leave 64 bits
+        if not squares[i] <= bound:  # before its square could leave 64 bits
             return False
-        total += np.int64(square) * np.int64(square)
+        total += np.int64(squares[i]) * np.int64(squares[i])
         if total > bound * bound:
             return False
     return True
 
 
 @device
-def _reach_rows(index, frames, normal, X, R, first, last, c, tau, unit, bound, places, scales, reach):
-    """Charts and scales of the records first to last - 1, and how many there are of each."""
-    room, inside = search_room(index), np.zeros(1, np.int64)
-    here = np.empty(len(index.rows) + 1, np.int32)
-    roots = np.empty(len(index.rows) + 1)
-    d, width = frames.shape[1], frames.shape[2]
-    gap, along = np.empty(width), np.empty(len(index.rows) * d)
-    lead = math.sqrt(c)
-    h, D = index.radius, index.columns
-    at = first * len(index.rows)
+def _reach_rows(
+    index, centers, frames, normal, X, R, first, last, c, tau, unit, bound, places, scales, reach, kept
+):
+    """Charts, scales and coordinates of the records first to last - 1, and how many there are of each."""
+    K, h, lead = len(index.rows), index.radius, math.sqrt(c)
+    scratch = _scratch(index, frames)
+    here, roots, along = scratch[0]
+    scaled, squares = np.empty(K), np.empty(K)
+    at = first * K
     for q in range(first, last):
-        count, square = _find(index, frames, normal, X, R, q, c, here, roots, room, inside, gap, along)
+        count, square = _find(index, centers, frames, normal, X, R, q, c, scratch)
         norm = math.sqrt(square)
         reach[q] = 0
         if not norm > 0.0:
@@ -192,10 +197,14 @@ def _reach_rows(index, frames, normal, X, R, first, last, c, tau, unit, bound, p
         factor = unit * math.sqrt(min(1.0, tau / norm))
         shrink = 2.0**-50
         while shrink < 0.5:
-            if _within(h, normal, d, D, R, q, lead, factor, roots, count, bound, along):
+            for i in range(count):
+                scaled[i] = factor * roots[i]
+            if _within(h, normal, R, q, lead, scaled, count, bound, along, squares):
                 for i in range(count):
                     places[at + i] = here[i]
-                    scales[at + i] = factor * roots[i]
+                    scales[at + i] = scaled[i]
+                    for e in range(len(along)):
+                        kept[at + i, e] = along[e, i]
                 at += count
                 reach[q] = count
                 break
@@ -204,31 +213,49 @@ def _reach_rows(index, frames, normal, X, R, first, last, c, tau, unit, bound, p
 
 
 @kernel(parallel=True)
-def _reach(index, frames, normal, X, R, c, tau, unit, bound, places, scales, reach):
+def _reach(index, centers, frames, normal, X, R, c, tau, unit, bound, places, scales, reach, along):
     n = len(X)
     for chunk in prange((n + CHUNK - 1) // CHUNK):
         first = np.int64(chunk) * CHUNK
-        last = min(first + CHUNK, n)
-        _reach_rows(index, frames, normal, X, R, first, last, c, tau, unit, bound, places, scales, reach)
+        _reach_rows(
+            index,
+            centers,
+            frames,
+            normal,
+            X,
+            R,
+            first,
+            min(first + CHUNK, n),
+            c,
+            tau,
+            unit,
+            bound,
+            places,
+            scales,
+            reach,
+            along,
+        )
 
 
 @device
-def _accumulate_at(index, frames, normal, X, R, lead, a, first, last, records, scales, sums):
-    d, width = frames.shape[1], frames.shape[2]
-    D, h, rows = index.columns, index.radius, index.rows
+def _accumulate_at(bandwidths, R, lead, first, last, records, scales, along, sums):
+    h, normal = bandwidths
+    d, D = along.shape[1], R.shape[1]
     groups = sums.shape[0] // LANES
     panel = np.zeros((groups, PANEL, LANES))
-    gap, along = np.empty(width), np.empty(d)
+    flat = panel.reshape(-1)
+    cells = np.empty(d + D + 1, np.int64)  # of the features of the panel's first row
+    for k in range(d + D + 1):
+        cells[k] = (k // LANES) * PANEL * LANES + k % LANES
     filled = 0
     for pair in range(first, last):
         q, scale = np.int64(records[pair]), scales[pair]
-        _along(frames, d, width, X, q, rows, a, gap, along, 0)
-        tangential, across = scale / h, scale / normal
-        for k in range(d):
-            panel[k // LANES, filled, k % LANES] = math.trunc(tangential * along[k])
+        row = LANES * filled
+        for e in range(d):
+            flat[cells[e] + row] = np.trunc(scale / h * along[pair, e])
         for k in range(D):
-            panel[(d + k) // LANES, filled, (d + k) % LANES] = math.trunc(across * R[q, k])
-        panel[(d + D) // LANES, filled, (d + D) % LANES] = math.trunc(scale * lead)
+            flat[cells[d + k] + row] = np.trunc(scale / normal * R[q, k])
+        flat[cells[d + D] + row] = np.trunc(scale * lead)
         filled += 1
         if filled == PANEL:
             add_gram(panel, PANEL, filled, sums, groups)
@@ -238,11 +265,9 @@ def _accumulate_at(index, frames, normal, X, R, lead, a, first, last, records, s
 
 
 @kernel(parallel=True)
-def _accumulate(index, frames, normal, X, R, c, starts, records, scales, sums, done):
+def _accumulate(bandwidths, R, c, starts, records, scales, along, sums, done):
     lead = math.sqrt(c)
     for a in prange(len(sums)):
         a = np.int64(a)
-        _accumulate_at(
-            index, frames, normal, X, R, lead, a, starts[a], starts[a + 1], records, scales, sums[a]
-        )
+        _accumulate_at(bandwidths, R, lead, starts[a], starts[a + 1], records, scales, along, sums[a])
         done[a] = True

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import find_leaves, leaf_masks, point_masks
+from dpmd_fast.kernels.balls import find_leaves, leaf_masks, point_masks, walk_room
 from dpmd_fast.kernels.bits import count_ones, count_trailing_zeros
 from dpmd_fast.kernels.eigen import arbitrary_start, leading_rows, scratch
 from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
@@ -209,7 +209,8 @@ def _tangents_of_leaf(index, leaf, bases, counts, hard):
     here = min(LEAF, n - leaf * LEAF)
     leaves = np.empty(n_leaves, np.int64)
     node = index.leaf_nodes[leaf]
-    found = find_leaves(index, index.low[node], index.high[node], index.sizes[node], leaves)
+    walk = walk_room(index)
+    found = find_leaves(index, index.low[node], index.high[node], index.sizes[node], leaves, walk)
     masks = np.empty((here, found), np.uint64)
     leaf_masks(index, leaf, leaves, found, masks)
     tour = np.empty(here, np.int64)

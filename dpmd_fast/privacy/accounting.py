@@ -73,7 +73,7 @@ def shown(value: object) -> str:
     return f"<{type(value).__name__}>"
 
 
-def checked_integer(name: str, value: object, *, minimum: int = 0, most_bits: int = 63) -> int:
+def checked_integer(name: str, value: object, *, minimum: int = 0, most_bits: int = 256) -> int:
     """Return `value` as an int of at least `minimum`, or raise a ValueError that names the argument."""
     try:
         number = minimum - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
@@ -84,10 +84,6 @@ def checked_integer(name: str, value: object, *, minimum: int = 0, most_bits: in
     if number.bit_length() > most_bits:
         raise ValueError(f"{name} = {shown(value)}: must be below 2^{most_bits}")
     return number
-
-
-def checked_seed(seed: object) -> int:
-    return checked_integer("seed", seed, most_bits=256)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:

@@ -51,7 +51,7 @@ class Released(NamedTuple):
         """Where a round looks, in the order of the sums."""
         sums = self.task.make(n_threads=1)
         assert isinstance(sums, MomentSums | ResidualSums)
-        index = sums._index if isinstance(sums, MomentSums) else sums._frames.centers
+        index = sums._index if isinstance(sums, MomentSums) else sums._frames.balls
         out = np.empty((len(index.order), index.columns))
         out[index.order] = index.rows[:, : index.columns]
         return out

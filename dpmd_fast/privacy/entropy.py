@@ -18,7 +18,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from dpmd_fast.privacy.accounting import checked_integer, checked_seed
+from dpmd_fast.privacy.accounting import checked_integer
 
 _DOMAIN = b"dpmd_fast seeded noise, version 1:"
 _CHUNK = 1 << 20
@@ -97,7 +97,7 @@ def open_source(seed: SupportsIndex | None = None) -> EntropySource:
     """
     if seed is None:
         return EntropySource()
-    number = checked_seed(seed)
+    number = checked_integer("seed", seed)
     return EntropySource(hashlib.sha256(_DOMAIN + str(number).encode("ascii")).digest())
 
 

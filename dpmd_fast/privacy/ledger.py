@@ -230,7 +230,7 @@ class Ledger:
 
     def record_file(self, spend_id: int, path: str | os.PathLike[str]) -> None:
         """Note that a release became a file; may be called again for further files."""
-        number = checked_integer("spend_id", spend_id, minimum=1)
+        number = checked_integer("spend_id", spend_id, minimum=1, most_bits=63)
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise ValueError(f"path = {shown(path)}: must be the path of a file")
         # names that are not text are kept readable

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpmd_fast.kernels.projectors import local_geometry
-from dpmd_fast.privacy.accounting import checked_seed
+from dpmd_fast.privacy.accounting import checked_integer
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 from dpmd_fast.reference import fit_reference
 from dpmd_fast.validation import (
@@ -90,7 +90,7 @@ def empirical_sensitivity(
     queries = np.asarray(checked_points("z", points, columns=D), dtype=np.float64)
     most = checked_steps(candidates, "candidates")
     threads = checked_threads(n_threads)
-    rng = np.random.default_rng(checked_seed(seed))
+    rng = np.random.default_rng(checked_integer("seed", seed))
     scale = np.array([mean_bound(n, d, h, 1.0), projector_bound(n, d, h, 1.0), projector_bound(n, d, h, 1.0)])
     best = np.zeros(3)
     worst: tuple[float, int, int, Floats] | None = None

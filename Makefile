@@ -44,7 +44,7 @@ audit: $(VENV)/.installed-test
 	$(BIN)/python -m dpmd_fast.privacy.audit
 
 fuzz: $(VENV)/.installed-test
-	DPMD_FAST_FUZZ=$(INPUTS) $(PYTEST) tests/fuzz
+	DPMD_FAST_FUZZ=$(INPUTS) DPMD_FAST_FUZZ_SEED=$(SEED) $(PYTEST) tests/fuzz
 
 compare: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/compare.py --output benchmarks/results/compare.md

@@ -1,6 +1,6 @@
 """What the machine can do, and what share of it the stages use.
 
-    python benchmarks/limits.py [--quick] [--only limits|stages] [--output FILE.md]
+    python benchmarks/limits.py [--quick] [--only limits|stages|parts] [--output FILE.md]
 
 Limits: the rate of DGEMM, of copying memory, of the stream cipher. Prints Markdown; run it on an idle
 machine.
@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
 
+from benchmarks import parts
 from benchmarks.common import THREADS, Case, best_seconds, make_problem
 from benchmarks.markdown import arguments_of, machine, print_report, seconds, table
 from dpmd_fast import Atlas, Budget, LargeDeltaWarning, release_atlas, release_moments, warmup
@@ -30,7 +31,7 @@ from dpmd_fast.experiments.manifolds import bounded_noise, make_shape, simulate
 from dpmd_fast.kernels import exact_normal
 from dpmd_fast.kernels.balls import count_neighbors
 from dpmd_fast.kernels.index import BallIndex, build_index
-from dpmd_fast.kernels.residuals import make_frames
+from dpmd_fast.kernels.residuals import ResidualFrames, make_frames
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.moments import HOMOGENEOUS, natural_tau
 from dpmd_fast.privacy.entropy import open_source
@@ -39,7 +40,7 @@ from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.privacy.mechanism import standard_normals
 from dpmd_fast.sums import MomentSums, ResidualSums
 
-SECTIONS = ("limits", "stages")
+SECTIONS = ("limits", "stages", "parts")
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 
 
@@ -143,18 +144,23 @@ def stages(quick: bool) -> Iterator[Stage]:
     yield from _reading(20_000 if quick else 1_000_000)
 
 
-def _residuals(atlas: Atlas, Y: np.ndarray) -> Stage:
+def _add_residuals(atlas: Atlas, Y: np.ndarray, threads: int) -> tuple[Callable[[], None], ResidualFrames]:
     """The sums of a residual round at the charts of the second layer, the move of the records before it."""
     layer, field = atlas.layers[1], atlas.layers[0].field()
-    K, D, dim = layer.tangents.shape
     frames = make_frames(layer.centers, layer.tangents, layer.bandwidth, layer.bandwidth)
     lattice = choose_lattice(BUDGET.mu, 1.0, "replace-one")
 
     def add() -> None:
-        sums = ResidualSums([field], frames, 1.0, lattice, HOMOGENEOUS, THREADS)
+        sums = ResidualSums([field], frames, 1.0, lattice, HOMOGENEOUS, threads)
         sums.add(Y)
         sums.total()
 
+    return add, frames
+
+
+def _residuals(atlas: Atlas, Y: np.ndarray) -> Stage:
+    add, frames = _add_residuals(atlas, Y, THREADS)
+    K, D, dim = atlas.layers[1].tangents.shape
     spent, features = _timed(add), dim + D + 1.0
     pairs = float(count_neighbors(frames.balls, Y).sum())
     flops = pairs * features * (features + 1.0) + transform_flops(replace(atlas, layers=atlas.layers[:1]), Y)
@@ -251,6 +257,10 @@ def report(sections: Sequence[str], quick: bool) -> Iterator[str]:
     yield show_limits(rates)
     if "stages" in sections:
         yield show_stages(list(stages(quick)), rates)
+    if "parts" in sections:
+        atlas, Z = make_atlas(3, 5_000 if quick else 100_000)
+        add, _ = _add_residuals(atlas, Z, 1)
+        yield parts.show(atlas.layers[0].field(), Z, add)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

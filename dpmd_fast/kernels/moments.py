@@ -26,6 +26,7 @@ from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries
 from dpmd_fast.kernels.integers import pack_truncated, truncated_square
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.lanes import LANES
+from dpmd_fast.kernels.pages import sparse_memory
 from dpmd_fast.kernels.projectors import power
 from dpmd_fast.kernels.tiles import add_gram
 
@@ -50,7 +51,8 @@ class Clipping(NamedTuple):
 class Room(NamedTuple):
     """Scratch for blocks of records: pairs (record, location), those of `CHUNK` records one after the other.
 
-    A chunk has room for all locations, CHUNK K pairs, but mostly few of them: they stay in the caches.
+    A chunk has room for all locations, CHUNK K pairs, but mostly few of them: they stay in the caches, and
+    the memory of the others is never touched.
     """
 
     places: np.ndarray  # (block K,) locations in reach of each record, in leaf order
@@ -71,13 +73,13 @@ def room_for_block(locations: int, coordinates: int = 0) -> Room:
     rows = block_rows(locations)
     pairs = rows * locations
     return Room(
-        places=np.empty(pairs, np.int32),
-        scales=np.empty(pairs),
+        places=sparse_memory((pairs,), np.int32),
+        scales=sparse_memory((pairs,)),
         reach=np.empty(rows, np.int64),
-        along=np.empty((pairs, coordinates)),
-        records=np.empty(pairs, np.int32),
-        sorted_scales=np.empty(pairs),
-        sorted_along=np.empty((pairs, coordinates)),
+        along=sparse_memory((pairs, coordinates)),
+        records=sparse_memory((pairs,), np.int32),
+        sorted_scales=sparse_memory((pairs,)),
+        sorted_along=sparse_memory((pairs, coordinates)),
     )
 
 

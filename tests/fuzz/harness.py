@@ -1,6 +1,7 @@
 """The judge of a fuzzed call: it succeeds and is paid for once, or is refused in one sentence, at no cost.
 
-``DPMD_FAST_FUZZ=100000`` sets the number of inputs; without it a few thousand are tried, always the same.
+``DPMD_FAST_FUZZ=100000`` sets the number of inputs; without it a few thousand are tried. They are always the
+same, but for each ``DPMD_FAST_FUZZ_SEED`` others.
 With it a run goes on after a finding and lists all of them at the end.
 """
 
@@ -24,7 +25,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from dpmd_fast import BudgetExceeded, Ledger
 from dpmd_fast.cli.errors import _raised_on_purpose
@@ -36,6 +37,7 @@ DIGITS = "777123"
 USUAL = 2_400
 INPUTS = int(os.environ.get("DPMD_FAST_FUZZ", USUAL))
 GOES_ON = "DPMD_FAST_FUZZ" in os.environ
+SEED = os.environ.get("DPMD_FAST_FUZZ_SEED", "")
 SECONDS = 30.0  # of processor time, for one call
 BYTES = 8 << 30
 LONGEST = 3000  # characters of a message
@@ -368,12 +370,14 @@ def fuzzed(share, **strategies):
         examples.__name__ = examples.__qualname__ = name
         run = settings(
             max_examples=count,
-            derandomize=True,
+            derandomize=not SEED,
             database=None,
             deadline=None,
             suppress_health_check=list(HealthCheck),
             phases=(Phase.generate,) if GOES_ON else (Phase.generate, Phase.shrink),
         )(given(**strategies)(examples))
+        if SEED:
+            run = seed(int(SEED))(run)
 
         def test():
             with memory_bound():

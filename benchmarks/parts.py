@@ -1,0 +1,162 @@
+"""Where the time of the two slowest stages goes: the transform and the residual sums, on one thread.
+
+A section of `limits.py`. Parts are timed in the run itself; what a point needs is counted; and the two inner
+steps of a point, masks and charts by fours, are timed alone, on data that stay in the first cache.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks.common import best_seconds
+from benchmarks.markdown import table
+from dpmd_fast.kernels import charts, residuals
+from dpmd_fast.kernels.bits import near_mask
+from dpmd_fast.kernels.charts import Field, move
+from dpmd_fast.kernels.index import LEAF
+from dpmd_fast.kernels.jit import kernel
+from dpmd_fast.kernels.lanes import LANES
+from dpmd_fast.kernels.quads import add_four_charts
+
+PARTS = {
+    "records moved by the charts so far": (charts, "_move"),
+    "charts in reach, coordinates, norm, integer check": (residuals, "_reach"),
+    "pairs sorted by chart": (residuals, "by_location"),
+    "products of integer vectors": (residuals, "_accumulate"),
+}
+
+
+@contextmanager
+def timed_parts() -> Iterator[Counter[str]]:
+    """Seconds spent in each of `PARTS`."""
+    spent: Counter[str] = Counter()
+
+    def clocked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            result = call(*arguments)
+            spent[name] += time.perf_counter() - start
+            return result
+
+        return run
+
+    with ExitStack() as stack:
+        for name, (module, attribute) in PARTS.items():
+            stack.enter_context(patch.object(module, attribute, clocked(name, getattr(module, attribute))))
+        yield spent
+
+
+def residual_parts(add: Callable[[], None], repeats: int = 5) -> dict[str, float]:
+    """The best time of each part, and of the whole."""
+    add()
+    best: dict[str, float] = {}
+    for _ in range(repeats):
+        with timed_parts() as spent:
+            start = time.perf_counter()
+            add()
+            spent["all"] = time.perf_counter() - start
+        for name, value in spent.items():
+            best[name] = min(best.get(name, value), value)
+    return best
+
+
+class Visit(NamedTuple):
+    """What one pass of one point needs, on average."""
+
+    boxes: float  # leaves whose boxes are looked at
+    masks: float  # of these, the leaves whose charts are looked at
+    fours: float  # groups of four charts with one in reach
+    charts: float  # charts in reach
+
+
+def visits(field: Field, X: np.ndarray) -> Visit:
+    """Counted anew, in NumPy, for points as they are before the first pass."""
+    index = field.balls
+    D, h = index.columns, index.radius
+    K = len(index.rows)
+    inside = np.zeros((len(X), -(-K // LEAF) * LEAF), bool)
+    inside[:, :K] = ((X[:, None] - index.rows[None, :, :D]) ** 2).sum(axis=2) < h * h
+    point = (X - index.center)[:, None] / h
+    gaps = np.maximum(np.maximum(index.leaf_low.T - point, point - index.leaf_high.T), 0.0)
+    return Visit(
+        boxes=float(len(index.spreads)),
+        masks=float(((gaps**2).sum(axis=2) <= 1.0).sum(axis=1).mean()),
+        fours=float(inside.reshape(len(X), -1, LANES).any(axis=2).sum(axis=1).mean()),
+        charts=float(inside.sum(axis=1).mean()),
+    )
+
+
+@kernel
+def _repeat_fours(
+    X, centers, masses, frames, offsets, slopes, h2, share, pull, scratch, sums, rounds
+):  # pragma: no cover
+    for _ in range(rounds):
+        for quad in range(len(centers)):
+            add_four_charts(
+                X, 0, quad, centers, masses, frames, offsets, slopes, h2, share, pull, scratch, sums
+            )
+
+
+@kernel
+def _repeat_masks(x, single, depth, half_norms, rests, rounds):  # pragma: no cover
+    total = np.uint64(0)
+    for i in range(rounds):
+        for leaf in range(len(half_norms)):
+            first = leaf * LEAF
+            total ^= near_mask(x, single, first * depth, depth, half_norms, rests, first, 0.0, -0.1 - i)
+    return total
+
+
+def inner_nanoseconds(field: Field, rounds: int) -> tuple[float, float]:
+    """One leaf's mask, and four charts, each alone and in the first cache."""
+    index = field.balls
+    D, d, h = index.columns, field.frames.shape[1], index.radius
+    X, scratch, sums = index.rows[:1, :D].copy(), np.empty((D + d, LANES)), np.zeros((D + 1, LANES))
+    few = [values[:8].copy() for values in field[1:6]]
+    fours = partial(_repeat_fours, X, *few, h * h, 1.0 / (h * h), field.pull, scratch, sums, rounds)
+    x = np.zeros(index.depth, np.float32)
+    leaves = index.single[:4].copy(), index.depth, index.single_half_norms[:4].copy()
+    masks = partial(_repeat_masks, x, *leaves, index.single_rests[:4].copy(), rounds)
+    results = []
+    for call, count in ((masks, len(leaves[2])), (fours, len(few[0]))):
+        call()
+        results.append(1e9 * best_seconds(call, 3) / (rounds * count))
+    return results[0], results[1]
+
+
+def show(field: Field, points: np.ndarray, add: Callable[[], None], rounds: int = 20_000) -> str:
+    """The section: `add` makes the residual sums of `points` on one thread, after a move by `field`."""
+    spent = residual_parts(add)
+    rest = spent["all"] - sum(spent[name] for name in PARTS)
+    rows = [[name, f"{1e9 * spent[name] / len(points):,.0f}"] for name in PARTS]
+    rows += [["everything else", f"{1e9 * rest / len(points):,.0f}"]]
+    rows += [["all", f"{1e9 * spent['all'] / len(points):,.0f}"]]
+    need = visits(field, points[:2_000])
+    move(field, points, 1)
+    visit = 1e9 * best_seconds(lambda: move(field, points, 1), 3) / (len(points) * field.passes)
+    mask, four = inner_nanoseconds(field, rounds)
+    found = [
+        ["one pass of one point", "1", f"{visit:.0f}", f"{visit:.0f}"],
+        ["of it: masks of 64 charts", f"{need.masks:.1f}", f"{mask:.1f}", f"{need.masks * mask:.0f}"],
+        ["of it: four charts, moved by", f"{need.fours:.1f}", f"{four:.1f}", f"{need.fours * four:.0f}"],
+    ]
+    D, d = field.frames.shape[2], field.frames.shape[1]
+    rate = LANES * (5.0 * D + 4.0 * d * D) / four
+    return (
+        "## Where the time goes\n\n"
+        f"One thread, D = {D}, d = {d}. Residual sums, nanoseconds for a record:\n\n"
+        + table(["part", "ns"], rows)
+        + f"\n\nThe move, {len(field.balls.rows)} charts: {need.boxes:.0f} boxes are looked at for a pass of "
+        f"a point, {need.charts:.1f} charts are in reach. Masks and charts were timed alone, one after the "
+        "other without a branch that depends on data:\n\n"
+        + table(["step", "times", "ns each", "ns"], found)
+        + f"\n\nAlone, charts by fours run at {rate:.1f} Gflop/s on one thread."
+    )

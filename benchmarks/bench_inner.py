@@ -6,6 +6,7 @@ Functions that only kernels call have no way in from Python, so each is looped o
 import numpy as np
 
 from dpmd_fast.kernels.bits import ball_masks
+from dpmd_fast.kernels.charts import make_field
 from dpmd_fast.kernels.eigen import leading_rows, scratch
 from dpmd_fast.kernels.gather import add_differences, add_outers_four, closer
 from dpmd_fast.kernels.integers import pack_truncated, truncated_square
@@ -13,8 +14,10 @@ from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.lanes import LANES, dot, square_distance
 from dpmd_fast.kernels.tiles import add_gram, multiply_symmetric
 
+from .bench_charts import DIM, planes
 from .common import Suite, best_seconds, sized
 from .limits import dgemm_rate
+from .parts import inner_nanoseconds
 
 ROWS = 44  # of a panel, as in the sums
 TURNS = sized(2, 200, 2000)
@@ -145,6 +148,28 @@ class Vectors(Suite):
 
     def time_outers(self, width):
         outers(self.bases, self.tents, self.places, self.C, TURNS)
+
+
+class Fours(Suite):
+    """Four charts at a time, and the masks that find them: flops of a chart over the rate of DGEMM."""
+
+    params = (sized((3,), (3, 20), (3, 20, 60)),)
+    param_names = ("D",)
+    unit = "share"
+
+    def setup(self, D):
+        rng = np.random.default_rng(0)
+        centers = rng.normal(size=(256, D))
+        self.field = make_field(centers, planes(centers, D), np.ones(256), 3.0 * np.sqrt(D))
+
+    def track_mask_nanoseconds(self, D):
+        return inner_nanoseconds(self.field, TURNS)[0]
+
+    def track_fours_of_dgemm(self, D):
+        flops = LANES * (5.0 + 4.0 * DIM) * D
+        return 1e9 * flops / inner_nanoseconds(self.field, TURNS)[1] / dgemm_rate(sized(100, 1000, 2000), 1)
+
+    track_mask_nanoseconds.unit = "ns"
 
 
 class Eigenspaces(Suite):

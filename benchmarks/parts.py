@@ -95,9 +95,7 @@ def visits(field: Field, X: np.ndarray) -> Visit:
 
 
 @kernel
-def _repeat_fours(
-    X, centers, masses, frames, offsets, slopes, h2, share, pull, scratch, sums, rounds
-):  # pragma: no cover
+def repeat_fours(X, centers, masses, frames, offsets, slopes, h2, share, pull, scratch, sums, rounds):
     for _ in range(rounds):
         for quad in range(len(centers)):
             add_four_charts(
@@ -106,7 +104,7 @@ def _repeat_fours(
 
 
 @kernel
-def _repeat_masks(x, single, depth, half_norms, rests, rounds):  # pragma: no cover
+def repeat_masks(x, single, depth, half_norms, rests, rounds):
     total = np.uint64(0)
     for i in range(rounds):
         for leaf in range(len(half_norms)):
@@ -121,10 +119,10 @@ def inner_nanoseconds(field: Field, rounds: int) -> tuple[float, float]:
     D, d, h = index.columns, field.frames.shape[1], index.radius
     X, scratch, sums = index.rows[:1, :D].copy(), np.empty((D + d, LANES)), np.zeros((D + 1, LANES))
     few = [values[:8].copy() for values in field[1:6]]
-    fours = partial(_repeat_fours, X, *few, h * h, 1.0 / (h * h), field.pull, scratch, sums, rounds)
+    fours = partial(repeat_fours, X, *few, h * h, 1.0 / (h * h), field.pull, scratch, sums, rounds)
     x = np.zeros(index.depth, np.float32)
     leaves = index.single[:4].copy(), index.depth, index.single_half_norms[:4].copy()
-    masks = partial(_repeat_masks, x, *leaves, index.single_rests[:4].copy(), rounds)
+    masks = partial(repeat_masks, x, *leaves, index.single_rests[:4].copy(), rounds)
     results = []
     for call, count in ((masks, len(leaves[2])), (fours, len(few[0]))):
         call()

@@ -180,7 +180,7 @@ def _checked_survival(time: ArrayLike, event: ArrayLike) -> tuple[Floats, NDArra
 
 
 def _checked_risk(name: str, risk: ArrayLike, n: int) -> Floats:
-    values = np.asarray(risk)
+    values = _listed(risk)
     if values.dtype.kind not in "fiu" or values.shape != (n,) or not np.isfinite(values).all():
         raise ValueError(f"{name}: must be a finite number for each of {n} people")
     return values.astype(np.float64)

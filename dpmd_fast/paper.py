@@ -90,11 +90,15 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             with np.errstate(all="ignore"):
                 points = validate_data(self, X, dtype=[np.float64, np.float32], **options)
         except (TypeError, ValueError) as error:
-            if type(error) in (TypeError, ValueError) and "array=" not in str(error) and "X" in str(error):
+            text = str(error)
+            if type(error) in (TypeError, ValueError) and text.startswith(("Input X ", "X ")):
                 raise
-            text, kind = str(error), TypeError if isinstance(error, TypeError) else ValueError
+            kind = TypeError if isinstance(error, TypeError) else ValueError
             hint = text[text.find("Reshape your data") :] if "Reshape your data" in text else ""
-            told = text.partition("array=")[0].strip().removesuffix(":")
+            told = text
+            if not text.startswith("The feature names"):  # else values may follow
+                told = text.partition("array=")[0].partition("\n")[0].partition("to float:")[0]
+            told = told.strip().removesuffix(":").removesuffix(".")
         except Exception:  # of the object itself, while it is converted: its message may show a value
             told, kind, hint = "cannot be made an array", ValueError, ""
         else:

@@ -232,24 +232,20 @@ def _checked_bounds(bounds: Any, names: tuple[str, ...] | None, columns: int) ->
         )
     for place, (low, high) in enumerate(limits.tolist()):
         if not -LARGEST <= low < high <= LARGEST:  # false for NaN
-            raise ValueError(
-                f"bounds of {label(names, place)} = ({low!r}, {high!r}): must be finite numbers, low < high"
-            )
+            raise ValueError(f"bounds of {label(names, place)}: must be finite numbers, low < high")
     return [(low, high) for low, high in limits.tolist()]
 
 
 def _grid(what: str, low: float, high: float, bins: int, choice: bool | None) -> Grid:
     """Even in the logarithm where the column is logged, and where that is open and possible."""
     if choice and not low > 0.0:
-        raise ValueError(f"bounds of {what} = ({low!r}, {high!r}): low must be positive where log is taken")
+        raise ValueError(f"bounds of {what}: low must be positive where log is taken")
     try:
         grid = Grid.between(low, high, bins, choice if choice is not None else low > 0.0)
     except ValueError as problem:
         raise ValueError(f"bounds of {what}: {problem}") from None
     if not np.diff(grid.edges).min() > 8.0 * SMALLEST_SCALE:  # a MAD is a quarter of a bin or more
-        raise ValueError(
-            f"bounds of {what} = ({low!r}, {high!r}): are too narrow, or too near 0, for {bins} bins"
-        )
+        raise ValueError(f"bounds of {what}: are too narrow, or too near 0, for {bins} bins")
     return grid
 
 

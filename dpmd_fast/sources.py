@@ -388,6 +388,10 @@ def exported(stream: Any) -> Any:
     """A RecordBatchReader of an object with ``__arrow_c_stream__``, or None if it does not give one."""
     import pyarrow as pa
 
+    if type(stream).__module__.startswith("polars"):
+        names = getattr(stream, "columns", None) or [getattr(stream, "name", "")]
+        if any("\0" in name for name in names):  # polars would end the process
+            raise ValueError("columns: the name of one holds a null character; rename it")
     try:
         return pa.RecordBatchReader.from_stream(stream)
     except Exception:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 VERSION = 1
+_LONGEST_PATH = 300  # in a message
 _APPLICATION = 0x64706D64  # "dpmd", in the header of the file
 
 _DECLARED = (
@@ -232,8 +233,10 @@ def open_book(path: str, timeout: float, *, write: bool) -> Iterator[Book]:
         If the file is not a ledger, is damaged or is of another version.
     """
     if not os.path.exists(path):
+        name = os.fspath(path)
+        name = name if len(name) <= _LONGEST_PATH else f"{name[:100]}..."
         raise FileNotFoundError(
-            f"{path} does not exist: must be a ledger; Ledger(path).create(dataset, epsilon, delta) makes one"
+            f"{name} does not exist: must be a ledger; Ledger(path).create(dataset, epsilon, delta) makes one"
         )
     if not os.path.isfile(path):
         raise ValueError(f"{path} is not a ledger: it is not a regular file")

@@ -4,6 +4,7 @@ import warnings
 from fractions import Fraction
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -225,3 +226,27 @@ def test_numbers_that_are_too_large_are_refused_by_name(pattern, call):
 
 def test_an_object_that_fails_in_scikit_learn_is_not_quoted():
     refused("^X: cannot be made an array", lambda: ManifoldDenoiser(1.0, 1).fit(Broken()))
+
+
+@pytest.mark.parametrize(
+    ("X", "pattern"),
+    [
+        (
+            [["777123", "X"], ["1", "2"], ["3", "4"]],
+            "^X: could not convert string",
+        ),
+        (np.full((5, 2), 777123 + 1j), "^X: Complex data not supported"),
+    ],
+)
+def test_messages_of_scikit_learn_are_cut_before_values(X, pattern):
+    refused(pattern, lambda: ManifoldDenoiser(1.0, 1).fit(X))
+
+
+def test_names_with_a_null_do_not_end_the_process():
+    frame = pl.DataFrame({"a\0b": np.zeros(9), "x": np.ones(9)})
+    refused("^columns: the name of one holds a null", lambda: dp.Ledger.fingerprint_of(frame))
+    target = POINTS["release_moments"]
+    refused(
+        "^columns: the name of one holds a null",
+        lambda: target.call({**target.arguments(), "reference": frame}),
+    )

@@ -259,8 +259,9 @@ def report(sections: Sequence[str], quick: bool) -> Iterator[str]:
         yield show_stages(list(stages(quick)), rates)
     if "parts" in sections:
         atlas, Z = make_atlas(3, 5_000 if quick else 100_000)
-        add, _ = _add_residuals(atlas, Z, 1)
-        yield parts.show(atlas.layers[0].field(), Z, add)
+        add, frames = _add_residuals(atlas, Z, 1)
+        rate = dgemm_rate(sizes[0], threads=1)
+        yield parts.show(atlas.layers[0].field(), frames, Z, add, rate)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

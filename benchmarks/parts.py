@@ -21,10 +21,13 @@ from benchmarks.markdown import table
 from dpmd_fast.kernels import charts, residuals
 from dpmd_fast.kernels.bits import near_mask
 from dpmd_fast.kernels.charts import Field, move
-from dpmd_fast.kernels.index import LEAF
+from dpmd_fast.kernels.index import LEAF, BallIndex
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.lanes import LANES
 from dpmd_fast.kernels.quads import add_four_charts
+from dpmd_fast.kernels.residuals import ResidualFrames
+
+_COUNTED = 2_000  # points for which charts are counted
 
 PARTS = {
     "records moved by the charts so far": (charts, "_move"),
@@ -77,9 +80,8 @@ class Visit(NamedTuple):
     charts: float  # charts in reach
 
 
-def visits(field: Field, X: np.ndarray) -> Visit:
+def visits(index: BallIndex, X: np.ndarray) -> Visit:
     """Counted anew, in NumPy, for points as they are before the first pass."""
-    index = field.balls
     D, h = index.columns, index.radius
     K = len(index.rows)
     inside = np.zeros((len(X), -(-K // LEAF) * LEAF), bool)
@@ -130,31 +132,64 @@ def inner_nanoseconds(field: Field, rounds: int) -> tuple[float, float]:
     return results[0], results[1]
 
 
-def show(field: Field, points: np.ndarray, add: Callable[[], None], rounds: int = 20_000) -> str:
-    """The section: `add` makes the residual sums of `points` on one thread, after a move by `field`."""
-    spent = residual_parts(add)
-    rest = spent["all"] - sum(spent[name] for name in PARTS)
-    rows = [[name, f"{1e9 * spent[name] / len(points):,.0f}"] for name in PARTS]
-    rows += [["everything else", f"{1e9 * rest / len(points):,.0f}"]]
-    rows += [["all", f"{1e9 * spent['all'] / len(points):,.0f}"]]
-    need = visits(field, points[:2_000])
+def show(
+    field: Field, frames: ResidualFrames, points: np.ndarray, add: Callable[[], None], dgemm: float
+) -> str:
+    """The section: `add` makes the residual sums of `points` at `frames`, after a move by `field`.
+
+    `dgemm` is the rate of DGEMM; all on one thread.
+    """
+    return "\n\n".join(
+        [
+            "## Where the time goes",
+            "The two slowest stages on one thread, D = 3, d = 2. DGEMM on one thread: "
+            f"{dgemm / 1e9:.1f} Gflop/s.",
+            _show_residuals(frames, points, add, dgemm),
+            _show_move(field, points, dgemm),
+        ]
+    )
+
+
+def _show_residuals(frames: ResidualFrames, points: np.ndarray, add: Callable[[], None], dgemm: float) -> str:
+    spent = {name: 1e9 * value / len(points) for name, value in residual_parts(add).items()}
+    spent["everything else"] = spent["all"] - sum(spent[name] for name in PARTS)
+    rows = [[name, f"{spent[name]:,.0f}"] for name in (*PARTS, "everything else", "all")]
+    pairs = visits(frames.balls, points[:_COUNTED]).charts
+    features = frames.frames.shape[1] + frames.frames.shape[2] + 1.0
+    flops = pairs * features * (features + 1.0)
+    products = spent["products of integer vectors"]
+    return (
+        "Residual sums, nanoseconds for a record:\n\n"
+        + table(["part", "ns"], rows)
+        + f"\n\nA record is in reach of {pairs:.1f} of {len(frames.balls.rows)} charts, and adds {flops:.0f} "
+        f"useful flops there: DGEMM does as many in {1e9 * flops / dgemm:.0f} ns. They are few beside what "
+        "has to be done for each pair before: find the chart, form the coordinates, cut them to integers, "
+        "check in integers that they keep the bound, and sort. The products alone take "
+        f"{products:.0f} ns, with vectors of {features:.0f} numbers in registers for 8."
+    )
+
+
+def _show_move(field: Field, points: np.ndarray, dgemm: float, rounds: int = 20_000) -> str:
+    need = visits(field.balls, points[:_COUNTED])
     move(field, points, 1)
     visit = 1e9 * best_seconds(lambda: move(field, points, 1), 3) / (len(points) * field.passes)
     mask, four = inner_nanoseconds(field, rounds)
-    found = [
+    rows = [
         ["one pass of one point", "1", f"{visit:.0f}", f"{visit:.0f}"],
         ["of it: masks of 64 charts", f"{need.masks:.1f}", f"{mask:.1f}", f"{need.masks * mask:.0f}"],
-        ["of it: four charts, moved by", f"{need.fours:.1f}", f"{four:.1f}", f"{need.fours * four:.0f}"],
+        ["of it: four charts", f"{need.fours:.1f}", f"{four:.1f}", f"{need.fours * four:.0f}"],
     ]
-    D, d = field.frames.shape[2], field.frames.shape[1]
-    rate = LANES * (5.0 * D + 4.0 * d * D) / four
+    _, d, D, _ = field.frames.shape
+    useful = need.charts * (5.0 * D + 4.0 * d * D)
+    alone = useful / (need.fours * four)
     return (
-        "## Where the time goes\n\n"
-        f"One thread, D = {D}, d = {d}. Residual sums, nanoseconds for a record:\n\n"
-        + table(["part", "ns"], rows)
-        + f"\n\nThe move, {len(field.balls.rows)} charts: {need.boxes:.0f} boxes are looked at for a pass of "
-        f"a point, {need.charts:.1f} charts are in reach. Masks and charts were timed alone, one after the "
-        "other without a branch that depends on data:\n\n"
-        + table(["step", "times", "ns each", "ns"], found)
-        + f"\n\nAlone, charts by fours run at {rate:.1f} Gflop/s on one thread."
+        "The move, which is the transform:\n\n"
+        + table(["step", "times", "ns each", "ns"], rows)
+        + f"\n\n{need.boxes:.0f} boxes are looked at for a pass of a point, and {need.charts:.1f} of "
+        f"{len(field.balls.rows)} charts are in reach, {need.charts / need.fours:.1f} of four where one is. "
+        "Masks and charts were timed alone, on data in the first cache, without a branch that depends on the "
+        "point; the rest of a pass is the sketch of the point, the boxes, and the walk from one group to the "
+        "next, where every branch depends on the point. Even without any search the charts in reach would be "
+        f"added at {alone:.1f} Gflop/s, {1e9 * alone / dgemm:.0%} of DGEMM: it uses a number many times once "
+        "that is in a register, and a number of a chart is used once for a point."
     )

@@ -16,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("limits", "compare", "scaling", "suites-quick")  # in the order of the page
 INTRO = """# Performance
 
-Every table says on which machine it was made, and how idle it was. This page is put together by
-`python benchmarks/page.py` from what these commands write to `benchmarks/results` (minutes: when idle):
+Every table says on which machine it was made, and all but the last how idle that was. This page is put
+together by `python benchmarks/page.py` from what these commands write to `benchmarks/results` (minutes:
+when idle):
 
 | command | what it writes | minutes |
 | --- | --- | --- |

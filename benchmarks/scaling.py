@@ -12,13 +12,14 @@ Markdown. Run it on an idle machine; the full run takes about ten minutes and a 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
 
+import dpmd_fast
 from benchmarks.common import SIGMA, THREADS, Case, clock, make_problem
 from benchmarks.markdown import machine, print_report, seconds, table
 from benchmarks.memory import growth
@@ -265,14 +267,23 @@ def measure_axis(axis: Axis, keep: Path | None = None) -> dict[Cell, Measured]:
             print(f"{cell}: {found[cell].seconds:.3g} s", file=sys.stderr)
             if keep is not None:
                 with keep.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps([cell, found[cell]]) + "\n")
+                    file.write(json.dumps([code(), cell, found[cell]]) + "\n")
     return found
 
 
 def kept(path: Path) -> dict[Cell, Measured]:
-    """Cells that an earlier run has measured."""
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    return {Cell(*cell): Measured(*found) for cell, found in map(json.loads, lines)}
+    """Cells that an earlier run has measured, of the same code."""
+    lines = map(json.loads, path.read_text("utf-8").splitlines() if path.exists() else [])
+    return {Cell(*cell): Measured(*found) for measured, cell, found in lines if measured == code()}
+
+
+@cache
+def code() -> str:
+    """Of the sources of the package."""
+    total = hashlib.sha256()
+    for source in sorted(Path(dpmd_fast.__file__).parent.rglob("*.py")):
+        total.update(source.read_bytes())
+    return total.hexdigest()[:16]
 
 
 def report(sections: Sequence[str], quick: bool, keep: Path | None = None) -> Iterator[str]:

@@ -25,9 +25,19 @@ from dpmd_fast.privacy.audit import (
     one_run_epsilon,
     one_run_p_value,
 )
-from dpmd_fast.privacy.audit_pairs import ForkedPair, Pair, Part, Setting, farthest, log_ratio, recorded
+from dpmd_fast.privacy.audit_pairs import (
+    ForkedPair,
+    Pair,
+    Part,
+    Setting,
+    farthest,
+    log_ratio,
+    recorded,
+    run_scores,
+)
 from dpmd_fast.privacy.entropy import EntropySource, open_source
 from dpmd_fast.privacy.lattice import contributions_apart
+from dpmd_fast.privacy.mechanism import noisy_sums
 
 needs_fork = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 
@@ -126,6 +136,23 @@ def test_thresholds_are_chosen_on_releases_that_are_not_counted():
     assert 1.0 < best_thresholds(first, second)[0] < 2.0
 
 
+def test_thresholds_of_few_releases_are_not_extreme():
+    """Where no strict bound is above 0, a threshold at the end of the scale would see nothing."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        first, second = rng.normal(size=40), rng.normal(size=40) + 0.9
+        for threshold in best_thresholds(first, second):
+            assert first.min() < threshold < second.max()
+
+
+def test_an_audit_that_sees_nothing_does_not_pass():
+    draw = gaussian(0.0, 0)
+    assert audit_pair("", "mechanism", 0.9, draw, 1000, pair=0.9).passed
+    assert not audit_pair("", "mechanism", 0.9, draw, 1000, pair=0.9, seen=0.5).passed
+    assert not audit_pair("", "core", 0.9, draw, 1000).passed
+    assert audit_pair("", "mechanism", 0.9, gaussian(0.9, 1), 1000, pair=0.9, seen=0.5).passed
+
+
 def test_discriminant_finds_noise_that_cancels():
     rng = np.random.default_rng(0)
     apart = np.array([1.0, 0.0])  # not itself free of noise: its difference from the other one is
@@ -185,7 +212,7 @@ def test_one_run_bounds_hold_for_gaussian_canaries():
 # Verdicts
 
 
-SOUND = Finding("one", "core", "sums", 1.0, 1.0, 0.9, 2.0, 0.8, 1.0)
+SOUND = Finding("one", "core", "sums", 1.0, 1.0, 0.9, 2.0, 0.8, 1.0, least=0.8)
 
 
 def test_verdicts():
@@ -194,7 +221,8 @@ def test_verdicts():
     weak = replace(SOUND, mu=0.79, strict_mu=0.5)
     assert not weak.passed
     assert "WEAK" in weak.verdict
-    assert replace(weak, kind="mechanism").passed
+    assert not replace(weak, kind="mechanism").passed
+    assert replace(weak, kind="mechanism", least=0.5).passed
     for broken in (
         replace(SOUND, strict_mu=1.01),
         replace(SOUND, strict_epsilon=SOUND.claimed_epsilon + 0.01),
@@ -266,6 +294,27 @@ def test_an_attacker_sees_unit_noise_around_the_neighbours():
     assert log_ratio(part, values) == pytest.approx(0.25 * pair.mu**2, rel=1e-9)  # of one of its two parts
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_runs_whose_releases_repeat_their_noise(shared):
+    """Where two releases repeat their noise, every run tells the neighbours apart."""
+    setting = Setting(audit_cases.LOCATIONS, 1.0, 0.9)
+    part = setting.part(*audit_cases.worst_neighbours(setting))
+    other = Setting(audit_cases.LOCATIONS, 1.0, 0.5)
+    parts = [part, other.part(*audit_cases.worst_neighbours(setting))]
+    right = 0
+    for run in range(100):
+        side, key = run % 2, bytes([run] * 32)
+        values = [
+            noisy_sums(one.side(side), one.lattice, EntropySource(key if shared else bytes([run, k] * 16)))
+            for k, one in enumerate(parts)
+        ]
+        ratio, repeats = run_scores(parts, values)
+        assert ratio == pytest.approx(sum(map(log_ratio, parts, values)))
+        right += (repeats > 0.0) == bool(side)
+        assert abs(repeats) > 5.0 or not shared
+    assert right == 100 if shared else right < 90
+
+
 def test_farthest_of_contributions():
     assert set(farthest([np.array([[1, 0]]), np.array([[5, 5]]), np.array([[-4, 0]])])) == {1, 2}
 
@@ -287,7 +336,7 @@ def test_noting_calls_changes_nothing():
 
 @needs_fork
 def test_forks_share_a_stream_only_if_it_is_broken():
-    parts, _ = audit_cases.fork_parts()
+    parts = audit_cases.fork_parts()
     same = [Part(parts[0].first, parts[0].second, parts[0].lattice)] * 2
     width = len(Pair(same[:1]).direction)
     for source, shared in ((open_source(), False), (EntropySource(bytes(32)), True)):
@@ -338,6 +387,18 @@ def test_releases_of_an_atlas_reach_their_bounds_and_hold():
         assert 0.99 * one.claimed < one.pair <= one.claimed * (1.0 + 1e-9)
     assert math.fsum(one.claimed**2 for one in found[:-1]) == pytest.approx(found[-1].claimed ** 2, rel=1e-6)
     assert found[-1].mu > 0.5 * found[-1].claimed
+
+
+def test_an_atlas_with_one_stream_for_all_rounds_is_caught():
+    for found in audit_controls.same_noise_every_round(0.0):
+        assert found.contradicted, found
+
+
+@pytest.mark.slow
+def test_whole_runs_of_an_atlas():
+    for found in audit_atlas.whole_runs(0.3):
+        assert found.passed, found
+        assert 0.9 * found.claimed < found.pair <= found.claimed * (1.0 + 1e-9)
 
 
 @pytest.mark.slow

@@ -180,12 +180,24 @@ def test_scaling_cell(route, tmp_path):
     assert (found.charts > 0) == (route in ("atlas", "transform"))
 
 
+def test_cells_of_other_code_are_measured_again(tmp_path):
+    scaling = importlib.import_module("benchmarks.scaling")
+    cells, found = [scaling.Cell("moments", n=n) for n in (1, 2)], scaling.Measured(0.5, 7)
+    lines = [[scaling.code(), cells[0], found], ["other", cells[1], found]]
+    path = tmp_path / "cells.jsonl"
+    assert scaling.kept(path) == {}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert scaling.kept(path) == {cells[0]: found}
+
+
 def test_limits_table():
     limits = importlib.import_module("benchmarks.limits")
     rates = {"DGEMM": 80e9, "copy": 10e9, "cipher": 5e9}
     stage = limits.Stage("sums", 2.0, 80e9, "DGEMM", "7 records")
     lines = limits.show_stages([stage], rates).splitlines()
     assert lines[-1] == "| sums | 2 | 7 records/s | 40 Gflop/s | DGEMM, 80 Gflop/s | 50% |"
+    pruned = limits.show_stages([stage._replace(pruned=20e9)], rates).splitlines()
+    assert pruned[-1] == "| sums | 2 | 7 records/s | 40 Gflop/s | DGEMM, 80 Gflop/s | 50% (38%) |"
     assert "| AES-256-CTR, 1 thread | 5.00 GB/s |" in limits.show_limits(rates)
 
 

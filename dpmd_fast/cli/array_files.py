@@ -50,10 +50,14 @@ class ArrayFileSource(ArraySource):
         self._array = np.empty((0, 0))
         self._stored, self._offset = mapped.dtype, mapped.offset
         self._shape, self._by_rows = mapped.shape, mapped.flags.c_contiguous
+        with open(path, "rb") as file:
+            self._head = file.read(self._offset)
 
     def blocks(self) -> Iterator[Points]:
         rows = self._shape[0]
         with open(self._path, "rb") as file:
+            if file.read(self._offset) != self._head:  # it would be read as if it still had the same shape
+                raise ValueError(f"{self._path} has changed since it was opened: it cannot be read again")
             for start in range(0, rows, self.batch_rows):
                 block = self._block(file, start, min(self.batch_rows, rows - start))
                 if block is None:  # raised here: the first error may quote what it was reading

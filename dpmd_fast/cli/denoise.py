@@ -222,7 +222,7 @@ def _written(
     from dpmd_fast.files import replace_points
 
     def save(path: str) -> FileResult:
-        return replace_points(
+        made = replace_points(
             queries,
             path,
             moved.after,
@@ -231,11 +231,11 @@ def _written(
             status_column=status_column,
             overwrite=force,
         )
+        if model.receipt_ is not None:
+            model.receipt_.record_file(made.path)
+        return made
 
-    made = rescued(output, save)
-    if model.receipt_ is not None:
-        model.receipt_.record_file(made.path)
-    return made
+    return rescued(output, save)
 
 
 def _report(model: DPManifoldDenoiser, moved: _Moved, path: str) -> None:

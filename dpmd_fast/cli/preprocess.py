@@ -20,7 +20,7 @@ from dpmd_fast.cli.options import (
     ledger_options,
     on_invalid_option,
 )
-from dpmd_fast.cli.outcome import check_outputs, overspend_explained, rescued
+from dpmd_fast.cli.outcome import already_written, check_outputs, overspend_explained, rescued
 
 if TYPE_CHECKING:
     from dpmd_fast.preprocess import Preprocessor
@@ -112,7 +112,8 @@ def preprocess(
         for name, center, scale, logged in zip(names, made.center, made.scale, made.log, strict=True)
     ]
     promise = [] if made.guarantee is None else [str(made.guarantee)]
-    answer(as_json, {"output": output, **made.to_dict()}, [*aligned(rows), *promise])
+    with already_written(output):
+        answer(as_json, {"output": output, **made.to_dict()}, [*aligned(rows), *promise])
 
 
 def _from_public(path: str, columns: Sequence[str] | None, log: Any, clip: float) -> Preprocessor:

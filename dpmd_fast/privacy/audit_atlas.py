@@ -1,7 +1,8 @@
-"""An atlas under audit: each of its releases by pairs of neighbours, all of them together, and one whole run.
+"""An atlas under audit: each of its releases by pairs of neighbours, all of them together, and whole runs.
 
 The releases of a real run are noted where they are made. Given what was released before, later sums are fixed
-functions of the records, so the sums of neighbours can be computed for the run as it went.
+functions of the records, so the sums of neighbours can be computed for the run as it went. "Noisy sums" draws
+the noise of one run anew for each release; "end to end" attacks what many runs have released.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -18,9 +20,18 @@ import numpy as np
 from dpmd_fast import rounds
 from dpmd_fast.atlas import Atlas
 from dpmd_fast.atlas_release import release_atlas
-from dpmd_fast.privacy.audit import Finding, Kind, audit_one_run, audit_pair
+from dpmd_fast.privacy.audit import SEEN, Finding, Kind, audit_one_run, audit_pair
 from dpmd_fast.privacy.audit_cases import BUDGET, MANY, scaled
-from dpmd_fast.privacy.audit_pairs import Floats, Integers, Pair, Part, farthest, log_ratio, recorded
+from dpmd_fast.privacy.audit_pairs import (
+    Floats,
+    Integers,
+    Pair,
+    Part,
+    farthest,
+    log_ratio,
+    recorded,
+    run_scores,
+)
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.lattice import Lattice
 from dpmd_fast.privacy.mechanism import noisy_sums
@@ -57,17 +68,25 @@ class Released(NamedTuple):
         return out
 
 
+Mechanism = Callable[..., Floats]  # called as `noisy_sums` is
+
+
+def weaker(noise: float, sums: Integers, lattice: Lattice, *rest: Any) -> Floats:
+    """A broken mechanism: less noise than the lattice says."""
+    return noisy_sums(sums, replace(lattice, deviation=round(noise * lattice.deviation)), *rest)
+
+
 def run_atlas(
-    reference: Floats, public: Floats, budget: Budget = BUDGET, noise: float = 1.0, **options: Any
+    reference: Floats,
+    public: Floats,
+    budget: Budget = BUDGET,
+    broken: Mechanism | None = None,
+    **options: Any,
 ) -> tuple[Atlas, list[Released]]:
-    """A real run with its releases; with `noise` other than 1, of a mechanism that is broken."""
-
-    def weaker(sums: Integers, lattice: Lattice, *rest: Any) -> Floats:
-        return noisy_sums(sums, replace(lattice, deviation=round(noise * lattice.deviation)), *rest)
-
+    """A real run with its releases; with `broken`, of a mechanism that is none."""
     with ExitStack() as stack:
-        if noise != 1.0:
-            stack.enter_context(patch.object(rounds, "noisy_sums", weaker))
+        if broken is not None:
+            stack.enter_context(patch.object(rounds, "noisy_sums", broken))
         sums = stack.enter_context(recorded(rounds, "noisy_sums"))
         calls = stack.enter_context(recorded(rounds.Mechanism, "release"))
         atlas = release_atlas(reference, public, dim=1, budget=budget, **options)
@@ -116,14 +135,7 @@ def pairs(effort: float) -> Iterator[Finding]:
 def _together(
     atlas: Atlas, releases: list[Released], contributions: list[list[Integers]], effort: float
 ) -> Finding:
-    """The pair that is farthest apart over all releases, each in units of its noise."""
-    joint = [
-        np.concatenate(
-            [one.ravel() / made.lattice.deviation for one, made in zip(parts, releases, strict=True)]
-        )
-        for parts in zip(*contributions, strict=True)
-    ]
-    i, j = farthest(joint)
+    i, j = _farthest_together(releases, contributions)
     pair = Pair(
         [
             Part(made.total + alone[i], made.total + alone[j], made.lattice)
@@ -140,6 +152,61 @@ def _together(
         direction=pair.direction,
         pair=pair.mu,
     )
+
+
+def _farthest_together(releases: list[Released], contributions: list[list[Integers]]) -> tuple[int, int]:
+    """The records that are farthest apart over all releases, each in units of its noise."""
+    joint = [
+        np.concatenate(
+            [one.ravel() / made.lattice.deviation for one, made in zip(parts, releases, strict=True)]
+        )
+        for parts in zip(*contributions, strict=True)
+    ]
+    return farthest(joint)
+
+
+def whole_runs(effort: float) -> Iterator[Finding]:
+    """Many calls of `release_atlas`, three releases each."""
+    yield audit_runs("atlas, all releases together", "mechanism", scaled(1_000, effort))
+
+
+def audit_runs(name: str, kind: Kind, runs: int, broken: Callable[[], Mechanism] | None = None) -> Finding:
+    """Attack all that `runs` calls of `release_atlas` over either of two neighbours have released.
+
+    `broken` makes the mechanism of each run.
+    """
+    rng = np.random.default_rng(6)
+
+    def circle(n: int, scatter: float) -> Floats:
+        angles = rng.uniform(0.0, 2.0 * math.pi, n)
+        return np.column_stack([np.cos(angles), np.sin(angles)]) + scatter * rng.normal(size=(n, 2))
+
+    common, public = circle(1_500, 0.02), circle(60, 0.03)
+    run = partial(run_atlas, public=public, bandwidth=0.8, rounds=3, cover=0.5, n_threads=1)
+    atlas, releases = run(common)
+    records = np.concatenate([circle(40, 0.01), circle(20, 0.2)])
+    i, j = _farthest_together(releases, [[made.sums_of(one[None]) for one in records] for made in releases])
+    pair = records[[i, j]]
+    neighbours = [np.concatenate([common, one[None]]) for one in pair]
+
+    def parts(side: int, made: list[Released]) -> list[Part]:
+        sides = []
+        for release in made:
+            alone = [release.sums_of(one[None]) for one in pair]
+            totals = [release.total - alone[side] + one for one in alone]
+            sides.append(Part(totals[0], totals[1], release.lattice))
+        return sides
+
+    def draw(side: int, count: int) -> Floats:
+        rows = []
+        for _ in range(count):
+            _, made = run(neighbours[side], broken=None if broken is None else broken())
+            rows.append(run_scores(parts(side, made), [release.values for release in made]))
+        return np.array(rows)
+
+    mu = Pair(parts(0, run(neighbours[0])[1])).mu
+    what = "release_atlas, end to end"
+    return audit_pair(name, kind, atlas.guarantee.mu, draw, runs, what=what, pair=mu, seen=SEEN)
 
 
 def one_run(effort: float) -> Iterator[Finding]:
@@ -168,7 +235,8 @@ def audit_canaries(
     background = along(rng.uniform(0.0, length, int(_DENSITY * length)))
     public = along(np.arange(0.0, length, _PUBLIC_SPACING))
     reference = rng.permutation(np.concatenate([background, chosen]))
-    atlas, releases = run_atlas(reference, public, budget, noise, bandwidth=1.0, rounds=3)
+    broken = None if noise == 1.0 else partial(weaker, noise)
+    atlas, releases = run_atlas(reference, public, budget, broken, bandwidth=1.0, rounds=3)
     scores, mu2 = np.zeros(canaries), np.zeros(canaries)
     for made in releases:
         others = made.total - made.sums_of(chosen)
@@ -196,5 +264,6 @@ def audit_canaries(
 
 GROUPS: tuple[tuple[str, Callable[[float], Iterable[Finding]]], ...] = (
     ("releases of an atlas", pairs),
+    ("whole runs of an atlas", whole_runs),
     ("one run of an atlas", one_run),
 )

@@ -15,7 +15,7 @@ import numpy as np
 from dpmd_fast import algorithm2, direct, projector
 from dpmd_fast.denoiser import DPManifoldDenoiser
 from dpmd_fast.moments import release_moments
-from dpmd_fast.privacy.audit import Finding, audit_pair
+from dpmd_fast.privacy.audit import SEEN, Finding, audit_pair
 from dpmd_fast.privacy.audit_pairs import (
     Floats,
     ForkedPair,
@@ -24,8 +24,8 @@ from dpmd_fast.privacy.audit_pairs import (
     Setting,
     candidates,
     farthest,
-    log_ratio,
     recorded,
+    run_scores,
 )
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.entropy import open_source
@@ -49,7 +49,7 @@ def data(n: int = 60) -> Floats:
 
 
 def scaled(count: int, effort: float) -> int:
-    return max(400, int(count * effort))
+    return max(1_000, int(count * effort))
 
 
 def worst_records(setting: Setting) -> tuple[Floats, Floats]:
@@ -84,7 +84,7 @@ def moments(effort: float) -> Iterator[Finding]:
         yield audit_pair(
             f"moments, {adjacency}, ({budget.epsilon:g}, {budget.delta:g})",
             "core",
-            setting.lattice.mu,
+            budget.mu,
             pair.draw,
             scaled(releases, effort),
             direction=pair.direction,
@@ -113,12 +113,13 @@ def _moments_end_to_end(effort: float) -> Finding:
     return audit_pair(
         "moments, replace-one, (4, 1e-05)",
         "mechanism",
-        setting.lattice.mu,
+        BUDGET.mu,
         draw,
         scaled(4_000, effort),
         what="release_moments, end to end",
         direction=pair.direction,
         pair=pair.mu,
+        seen=SEEN,
     )
 
 
@@ -136,7 +137,7 @@ def _low_bits(effort: float) -> Finding:
     return audit_pair(
         "moments, low bits",
         "mechanism",
-        lattice.mu,
+        BUDGET.mu,
         draw,
         scaled(MANY, effort),
         what="low bits of a noisy sum",
@@ -146,12 +147,11 @@ def _low_bits(effort: float) -> Finding:
 
 def forks(effort: float) -> Iterator[Finding]:
     """Two releases from one source in two forked children: each draws noise of its own."""
-    parts, claimed = fork_parts()
-    pair = ForkedPair(parts, open_source())
+    pair = ForkedPair(fork_parts(), open_source())
     yield audit_pair(
         "moments released by two forks",
         "core",
-        claimed,
+        BUDGET.mu,
         pair.draw,
         scaled(MANY // 2, effort),
         direction=pair.direction,
@@ -159,13 +159,12 @@ def forks(effort: float) -> Iterator[Finding]:
     )
 
 
-def fork_parts() -> tuple[list[Part], float]:
+def fork_parts() -> list[Part]:
     """Moments at the same two locations in two orders, for half of mu^2 each."""
     mu = BUDGET.mu / math.sqrt(2.0)
     settings = [Setting(places, BANDWIDTH, mu) for places in (LOCATIONS[[0, 2]], LOCATIONS[[2, 0]])]
     neighbours = worst_neighbours(settings[0])
-    parts = [setting.part(*neighbours) for setting in settings]
-    return parts, math.sqrt(sum(setting.lattice.mu**2 for setting in settings))
+    return [setting.part(*neighbours) for setting in settings]
 
 
 def histograms(effort: float) -> Iterator[Finding]:
@@ -192,7 +191,7 @@ def histograms(effort: float) -> Iterator[Finding]:
     yield audit_pair(
         "nested histograms",
         "core",
-        plan.lattice.mu,
+        BUDGET.mu,
         draw,
         scaled(MANY, effort),
         what="noisy counts",
@@ -206,7 +205,9 @@ def two_steps(effort: float) -> Iterator[Finding]:
     rng = np.random.default_rng(4)
     queries = np.array([[0.0, 0.1], [5.0, 0.1]])
     around = np.repeat(queries, 60, axis=0) + rng.normal(size=(120, 2)) * [0.3, 0.05]
-    neighbours = [np.concatenate([around, query[None]]) for query in queries]
+    # not on the queries: there a contribution has no entries off the diagonal
+    longest = BANDWIDTH * math.sqrt((1.0 - 2.0 * HOMOGENEOUS) / 3.0)
+    neighbours = [np.concatenate([around, query[None] + math.sqrt(0.5) * longest]) for query in queries]
 
     def transform(side: int) -> tuple[list[Part], list[Floats], float]:
         """The releases of one run: the sums of both neighbours where it looked, its values, its mu."""
@@ -238,7 +239,7 @@ def two_steps(effort: float) -> Iterator[Finding]:
 
     def draw(side: int, count: int) -> Floats:
         runs = (transform(side) for _ in range(count))
-        return np.array([sum(map(log_ratio, parts, values)) for parts, values, _ in runs])
+        return np.array([run_scores(parts, values) for parts, values, _ in runs])
 
     yield audit_pair(
         "denoiser, two steps",
@@ -248,6 +249,7 @@ def two_steps(effort: float) -> Iterator[Finding]:
         scaled(2_000, effort),
         what="both releases of transform, end to end",
         pair=pair.mu,
+        seen=SEEN,
     )
 
 
@@ -301,6 +303,7 @@ def algorithm_one(effort: float) -> Iterator[Finding]:
         scaled(4_000, effort),
         what="dp_projector, end to end",
         pair=float(np.linalg.norm(gap)),
+        seen=SEEN,
     )
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from dpmd_fast.privacy.audit import Finding, audit_pair
-from dpmd_fast.privacy.audit_atlas import CANARIES, audit_canaries
+from dpmd_fast.privacy.audit_atlas import CANARIES, Mechanism, audit_canaries, audit_runs
 from dpmd_fast.privacy.audit_cases import (
     BANDWIDTH,
     BUDGET,
@@ -23,10 +24,11 @@ from dpmd_fast.privacy.audit_cases import (
     scaled,
     worst_neighbours,
 )
-from dpmd_fast.privacy.audit_pairs import Floats, ForkedPair, Pair, Part, Setting
+from dpmd_fast.privacy.audit_pairs import Floats, ForkedPair, Integers, Pair, Part, Setting
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.entropy import EntropySource, open_source
-from dpmd_fast.privacy.mechanism import noisy_means
+from dpmd_fast.privacy.lattice import Lattice
+from dpmd_fast.privacy.mechanism import noisy_means, noisy_sums
 
 
 def _caught(name: str, pair: Pair, effort: float) -> Finding:
@@ -80,13 +82,12 @@ def counted_once(effort: float) -> Iterator[Finding]:
 
 def shared_stream(effort: float) -> Iterator[Finding]:
     """A source that does not notice a fork: both children draw the same noise, and it cancels."""
-    parts, claimed = fork_parts()
     # a source with a given key goes on unchanged in a child, as one without a fork hook would
-    pair = ForkedPair(parts, EntropySource(os.urandom(32)))
+    pair = ForkedPair(fork_parts(), EntropySource(os.urandom(32)))
     yield audit_pair(
         "one noise stream shared by two forks",
         "control",
-        claimed,
+        BUDGET.mu,
         pair.draw,
         scaled(MANY // 2, effort),
         direction=pair.direction,
@@ -128,6 +129,20 @@ def weak_atlas(effort: float) -> Iterator[Finding]:
     )
 
 
+def same_noise_every_round(effort: float) -> Iterator[Finding]:
+    """An atlas whose rounds all begin the same stream: the noise of one round tells that of the next."""
+
+    def broken() -> Mechanism:
+        key = os.urandom(32)
+
+        def shared(sums: Integers, lattice: Lattice, _: EntropySource, *rest: Any) -> Floats:
+            return noisy_sums(sums, lattice, EntropySource(key), *rest)
+
+        return shared
+
+    yield audit_runs("atlas with one noise stream for all rounds", "control", 200, broken)
+
+
 GROUPS: tuple[tuple[str, Callable[[float], Iterable[Finding]]], ...] = (
     ("control: noise", less_noise),
     ("control: sensitivity", without_root_two),
@@ -136,4 +151,5 @@ GROUPS: tuple[tuple[str, Callable[[float], Iterable[Finding]]], ...] = (
     ("control: forks", shared_stream),
     ("control: floating point", plain_floating_point),
     ("control: one run", weak_atlas),
+    ("control: rounds", same_noise_every_round),
 )

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -26,6 +27,8 @@ from dpmd_fast.sums import MomentSums
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+_SAME = 1e-9  # squared distance of noise that counts as the same
 
 
 class Part(NamedTuple):
@@ -168,6 +171,30 @@ def log_ratio(part: Part, values: Floats) -> float:
     step, scale = part.lattice.step, part.lattice.noise_scale
     gap = step * (part.second - part.first)
     return float(((values - 0.5 * step * (part.first + part.second)) * gap).sum()) / (scale * scale)
+
+
+def run_scores(parts: Sequence[Part], values: Sequence[Floats]) -> list[float]:
+    """What an attacker makes of all releases of one run.
+
+    The log likelihood ratio of the second neighbour over the first; and for every two releases, how much
+    better the noise of one, in the order it is drawn, repeats that of the other if the second one was there.
+    """
+    scores = [sum(map(log_ratio, parts, values))]
+    noise = [[_drawn(*one, side) for one in zip(parts, values, strict=True)] for side in (0, 1)]
+    for one, other in combinations(range(len(parts)), 2):
+        apart = []
+        for drawn in noise:
+            common = min(len(drawn[one]), len(drawn[other]))
+            gap = drawn[one][:common] - drawn[other][:common]
+            apart.append(float(gap @ gap) + _SAME)
+        scores.append(math.log(apart[0] / apart[1]))
+    return scores
+
+
+def _drawn(part: Part, values: Floats, side: int) -> Floats:
+    """The noise on the diagonals, which is drawn first, if `side` was released, in deviations."""
+    steps = values / part.lattice.step - part.side(side)
+    return np.asarray(np.diagonal(steps, axis1=1, axis2=2).ravel() / part.lattice.deviation)
 
 
 class Setting:

@@ -351,4 +351,4 @@ def _translated(path: str, timeout: float, problem: str) -> Exception:
         return ValueError(f"{path} is damaged: {problem}")
     if "readonly" in problem:
         return PermissionError(f"{path} cannot be written: its permissions or those of its folder forbid it")
-    return OSError(f"{path} could not be read or written: {problem}; nothing was released")
+    return OSError(f"{path} could not be read or written: {problem}; nothing was written to it")

@@ -61,7 +61,9 @@ _REFUSALS = {
     PermissionError,
     OSError,
 }
-_UNLUCKY = ("no chart stands out of the noise", "stays spent")  # known only once it has been paid for
+_STAYS = "stays spent"
+NO_CHART = "no chart stands out of the noise"  # known only once it has been paid for
+UNREADABLE = "could not be read"  # so is this, where the only pass is the one that has been paid for
 
 
 class Finding(AssertionError):  # noqa: N818
@@ -204,7 +206,7 @@ def judged(
     paid=None,
     inputs=(),
     check=None,
-    unlucky=False,
+    unlucky=(),
     foreign=(),
     private=True,
     counted=True,
@@ -224,8 +226,8 @@ def judged(
         Must not be changed.
     check : callable, optional
         ``check(result)`` asserts that the result is well formed.
-    unlucky : bool
-        Whether a failure after the debit is allowed, since it could not be foreseen.
+    unlucky : tuple of str
+        What a failure after the debit may say, where it could not be foreseen; any other is a finding.
     foreign : tuple of str
         Modules other than the package whose errors are shown as they are.
     private : bool
@@ -285,10 +287,11 @@ def judged(
                 raise finding(f"gives a wrong result: {place.line}", str(wrong)) from None
         TALLY[family, "accepted"] += counted
         return result
-    if isinstance(error, RuntimeError) and unlucky and len(new) == 1 and _UNLUCKY[1] in str(error):
+    foreseen = isinstance(error, RuntimeError) and any(text in str(error) for text in unlucky)
+    if foreseen and len(new) == 1 and _STAYS in str(error):
         TALLY[family, "failed after its debit, as it says"] += counted
         return error
-    if isinstance(error, RuntimeError) and unlucky and not new and _UNLUCKY[0] in str(error):
+    if foreseen and not new and NO_CHART in str(error):
         TALLY[family, "failed, and would have been debited"] += counted  # there was no ledger
         return error
     if new:

@@ -13,7 +13,7 @@ import dpmd_fast as dp
 from dpmd_fast import Atlas, Budget, Preprocessor, metrics
 from dpmd_fast.privacy.guarantee import certified_guarantee
 from dpmd_fast.subspace import Subspace
-from fuzz.harness import CANARY, bank, folder
+from fuzz.harness import CANARY, NO_CHART, bank, folder
 
 BUDGET = Budget(1.0, 1e-6)
 RICH = Budget(60.0, 1e-6)  # so that charts of few records stand out of the noise
@@ -74,7 +74,7 @@ class Target:
     spends: bool = False
     cost: Callable = lambda result: result.guarantee.mu**2
     called: dict = None
-    unlucky: bool = False
+    unlucky: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     private: bool = True
 
@@ -299,7 +299,7 @@ _SPENDING = (
         ("reference", "anchors"),
         _check_atlas,
         spends=True,
-        unlucky=True,
+        unlucky=(NO_CHART,),
         called={
             "anchors": ("anchors", "reference", "dim"),
             "budget": ("budget", "epsilon", "mu"),

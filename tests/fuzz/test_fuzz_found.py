@@ -14,7 +14,7 @@ from dpmd_fast.cover import read_moments
 from dpmd_fast.distributed import PartialSums, arrow_batches, merge_sums, partial_sums
 from dpmd_fast.privacy.accounting import shown
 from dpmd_fast.tasks import MismatchedSums, SumTask, ValidTask, through
-from fuzz.harness import CANARY, DIGITS, Finding, bank, judged, whispers
+from fuzz.harness import CANARY, DIGITS, NO_CHART, UNREADABLE, Finding, bank, judged, whispers
 from fuzz.targets import BUDGET, POINTS, RICH, queries, reference
 
 
@@ -164,6 +164,9 @@ GUILTY = {
     "is not paid for once": lambda: 0.1,
     "is not paid for once, but twice": lambda: _spend(2),
     "spends and fails": lambda: _raise(RuntimeError(f"{_spend(1)}")),
+    "spends and fails, as only the unlucky may": lambda: _raise(
+        RuntimeError(f"the release failed after its debit, and it stays spent: {_spend(1)} by zero")
+    ),
     "gives a wrong result": lambda: _spend(1) + 1.0,
 }
 
@@ -182,11 +185,23 @@ def test_the_judge_finds(kind):
             paid=lambda result: 0.1,
             inputs=[_POINTS],
             check=check,
+            unlucky=(NO_CHART, UNREADABLE),
             counted=False,
         )
 
 
 def test_the_judge_lets_pass():
+    for text in (NO_CHART, UNREADABLE):
+        error = judged(
+            "judge",
+            "",
+            lambda text=text: _raise(RuntimeError(f"{_spend(1)} stays spent: {text}")),
+            named=(),
+            paid=lambda result: 0.1,
+            unlucky=(text,),
+            counted=False,
+        )
+        assert isinstance(error, RuntimeError)
     assert judged("judge", "", lambda: _spend(1), named=(), paid=lambda result: 0.1, counted=False) == 0.1
     error = judged(
         "judge", "", lambda: Budget(epsilon=-1), named={"epsilon"}, paid=lambda result: 1, counted=False

@@ -95,7 +95,7 @@ class Budget:
             Also where (0, `delta`) already holds at `rho`: no epsilon stands for so little, and the budget
             of epsilon = 0 would spend more than was asked for.
         """
-        rho = accounting.checked("rho", rho, positive=True)
+        rho = accounting.checked("rho", rho, positive=True, below=1e300)
         _check_conversion(conversion)
         if conversion == "gdp":
             epsilon = accounting.gdp_epsilon(math.sqrt(2.0 * rho), delta)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpmd_fast.columns import is_of
 from dpmd_fast.io import is_table_or_file, open_reference
@@ -171,6 +172,14 @@ def budget_parameters(budget: Budget, **others: Any) -> dict[str, Any]:
     }
 
 
+def _as_array(reference: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(reference)
+    except Exception:  # of the object itself: its text may show a value
+        told = "holds values that are not numbers: must be a rectangular array of numbers"
+    raise ValueError(f"reference {told}")
+
+
 def digest_of(reference: Any, columns: list[str] | None = None) -> str:
     """Behind `Ledger.fingerprint_of`: one pass over all values."""
     if isinstance(reference, ReferenceSource):
@@ -178,7 +187,7 @@ def digest_of(reference: Any, columns: list[str] | None = None) -> str:
     elif is_of(reference, "pandas", "DataFrame") or is_table_or_file(reference):
         source = open_reference(reference, columns=columns)
     else:
-        source = open_reference(np.asarray(reference), columns=columns)
+        source = open_reference(_as_array(reference), columns=columns)
     if not source.local:
         raise ValueError(
             "reference is held by an engine, which keeps no order of the records, and a fingerprint needs "

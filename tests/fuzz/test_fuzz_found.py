@@ -265,3 +265,11 @@ def test_names_with_a_null_do_not_end_the_process():
         "^columns: the name of one holds a null",
         lambda: target.call({**target.arguments(), "reference": frame}),
     )
+
+
+def test_a_fingerprint_of_an_object_that_fails_does_not_quote_it():
+    refused("^reference holds values that are not numbers", lambda: dp.Ledger.fingerprint_of(Broken()))
+
+
+def test_a_rho_beyond_all_bounds_is_named():
+    refused("^rho = ", lambda: Budget.from_rho(1.7e308, 1e-6))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -17,9 +18,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from dpmd_fast import Atlas, Budget, Ledger, release_atlas
+from dpmd_fast import Atlas, Budget, Ledger, Preprocessor, release_atlas, release_moments
 from dpmd_fast.cli import main
+from dpmd_fast.cli.reference import open_private
 from dpmd_fast.files import transform_file
+from dpmd_fast.privacy.charge import Charge
 
 ROWS = 6011  # a number that nothing else has
 LIMIT = 300  # seconds for a process: a hang is a failure
@@ -34,6 +37,8 @@ def circle(n, seed, scatter):
 Y, Z = circle(ROWS, 0, 0.05), circle(300, 1, 0.2)
 FIT = "fit --anchors queries.parquet --dim 1 --bandwidth 0.6 --rounds 1 --epsilon 1 --delta 1e-6"
 PAID = "--ledger budget.db --dataset clinic"
+DENOISE = "denoise queries.parquet --dim 1 --bandwidth 0.6 --epsilon 1 --delta 1e-6"
+SCALES = "preprocess --bounds bounds.json --epsilon 1 --delta 1e-6"
 
 
 def xy(points):
@@ -46,6 +51,7 @@ def files(tmp_path_factory):
     pq.write_table(xy(Y), folder / "reference.parquet", row_group_size=1500)
     pq.write_table(xy(Z), folder / "queries.parquet")
     pq.write_table(xy(circle(40_000, 2, 0.2)), folder / "many.parquet", row_group_size=8000)
+    (folder / "bounds.json").write_text('{"x": [-2, 2], "y": [-2, 2]}')
     Ledger(folder / "budget.db").create("clinic", 3.0, 1e-6)
     made = release_atlas(xy(Y), Z, dim=1, bandwidth=0.6, budget=Budget(2.0, 1e-6), rounds=1)
     made.save(folder / "atlas.dpmd")
@@ -141,6 +147,47 @@ DISK = """
     command("fit, lost", f"{fit} -o {disk}/atlas.dpmd")
     leave(0)
     command("preprocess", f"preprocess --public queries.parquet -o {disk}/scales.json")
+
+    spend, record = Ledger.spend, Ledger.record_file
+
+    def filling(self, *arguments, **options):
+        "The disk is full when the debit is made."
+        made = spend(self, *arguments, **options)
+        leave(0)
+        return made
+
+    def noting(self, *arguments):
+        "The disk is full when the file is written."
+        leave(0)
+        record(self, *arguments)
+
+    scales = sys.argv[4] + " --reference reference.parquet"
+    denoise = sys.argv[5] + " --reference reference.parquet"
+    tempfile.tempdir = os.getcwd()
+    command("denoise, full", f"{denoise} -o {disk}/clean.parquet")
+    command("scales, rescued", f"{scales} -o {disk}/scales.json")
+    leave(4096)
+    command("denoise, report", f"{denoise} -o clean.parquet --report {disk}/report.html")
+    transform = "transform --atlas atlas.dpmd queries.parquet -o moved.parquet"
+    command("transform, report", f"{transform} --report {disk}/report.html")
+    Ledger.spend = filling
+    leave(65_536)
+    command("denoise, rescued", f"{denoise} -o {disk}/clean.parquet")
+    tempfile.tempdir = disk
+    leave(65_536)
+    command("denoise, lost", f"{denoise} -o {disk}/clean.parquet")
+    command("scales, lost", f"{scales} -o {disk}/scales.json")
+    Ledger.spend, Ledger.record_file = spend, noting
+    leave(131_072)
+    noted = Ledger(f"{disk}/noted.db")
+    noted.create("clinic", 3.0, 1e-6)
+    fit = f"{sys.argv[2]} --reference reference.parquet --ledger {noted.path} --dataset clinic"
+    command("note", f"{fit} -o n.dpmd")
+    Ledger.record_file = record
+    told["note"].append([made.file for made in noted.history("clinic")])
+    leave(131_072)
+    noted.record_file(1, "n.dpmd")
+    told["note"].append([made.file for made in noted.history("clinic")])
     print(json.dumps(told))
 """
 
@@ -156,7 +203,10 @@ def full(files, tmp_path_factory):
     mount = f'mount -t tmpfs -o size=400k tmpfs {disk} 2>/dev/null || exit 77; cd {folder}; exec "$@"'
     if shutil.which("unshare") is None:
         pytest.skip("needs unshare, to have a small disk of its own")
-    done = script(DISK, disk, FIT, PAID, within=[*NAMESPACE, "sh", "-c", mount, "sh"], TMPDIR=str(folder))
+    Ledger(folder / "second.db").create("clinic", 5.0, 1e-6)
+    second = PAID.replace("budget", "second")
+    lines = FIT, PAID, f"{SCALES} {second}", f"{DENOISE} {second}"
+    done = script(DISK, disk, *lines, within=[*NAMESPACE, "sh", "-c", mount, "sh"], TMPDIR=str(folder))
     if done.returncode == 77 or "unshare failed" in done.stderr:
         pytest.skip("this system does not allow a small disk to be mounted")
     assert done.returncode == 0, done.stderr
@@ -168,9 +218,10 @@ def test_a_ledger_on_a_full_disk_spends_wholly_or_not(full):
     answers, counts = steps[::2], steps[1::2]
     assert answers[0] != "spent"
     assert answers[-1] == "spent"
+    told = r"ledger\.db could not be read or written: .*; nothing was written to it"
     for number, answer in enumerate(answers):
         if answer != "spent":
-            assert re.search(r"ledger\.db could not be read or written: .*; nothing was released", answer)
+            assert re.search(told, answer)
         assert counts[number] == answers[: number + 1].count("spent")
     assert full[1]["left behind"] == ["filler", "ledger.db"]
 
@@ -205,7 +256,86 @@ def test_what_was_paid_for_survives_a_full_disk(full):
     assert [spend.file for spend in history(folder)] == [str(folder / "first.dpmd"), spare, None]
 
 
-def test_an_answer_that_cannot_be_printed(here):
+def test_a_full_disk_is_found_before_denoise_spends(full):
+    code, text, left = full[1]["denoise, full"]
+    assert (code, left) == (2, [])
+    assert re.fullmatch(
+        r"dpmd-fast: error: \S+/disk/clean\.parquet could not be written: .*No space left.*\n", text
+    )
+    assert "spent" not in text
+
+
+def test_what_denoise_and_preprocess_paid_for_survives_a_full_disk(full):
+    folder, told = full
+    saved = {}
+    for what, name in (("denoise", "clean.parquet"), ("scales", "scales.json")):
+        code, text, left = told[f"{what}, rescued"]
+        assert (code, left) == (2, [])
+        saved[what] = re.search(
+            rf"{name} could not be written \(.*No space left on device.*\); .* saved as (\S+)$", text
+        )[1]
+        code, text, left = told[f"{what}, lost"]
+        assert (code, left) == (2, [])
+        assert re.search(rf"{name} could not be written, and the budget is spent: .*No space left", text)
+    assert pq.read_metadata(saved["denoise"]).num_rows == len(Z)
+    with open(saved["scales"], encoding="utf-8") as file:
+        assert Preprocessor.from_dict(json.load(file)).column_names == ("x", "y")
+    # nothing for the run that met the full disk at once, and each file that was written is noted
+    assert [spend.file for spend in Ledger(folder / "second.db").history("clinic")] == [
+        saved["scales"],
+        str(folder / "clean.parquet"),
+        saved["denoise"],
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(("verb", "output"), [("denoise", "clean.parquet"), ("transform", "moved.parquet")])
+def test_a_report_on_a_full_disk_leaves_the_output(full, verb, output):
+    folder, told = full
+    code, text, left = told[f"{verb}, report"]
+    assert (code, left) == (2, [])
+    assert f"{output} is written and complete, but then: " in text
+    assert "report.html could not be written: No space left" in text
+    assert pq.read_metadata(folder / output).num_rows == len(Z)
+
+
+def test_a_ledger_on_a_full_disk_does_not_note_the_atlas(full):
+    folder, told = full
+    code, text, left, before, after = told["note"]
+    assert (code, left) == (2, [])
+    assert re.search(
+        r"n\.dpmd is written, but the ledger could not note it for spend 1: \S+noted\.db could not be "
+        r"read or written: .*; nothing was written to it\n$",
+        text,
+    )
+    assert Atlas.load(folder / "n.dpmd").dim == 1
+    assert before == [None]
+    assert after == [str(folder / "n.dpmd")]
+
+
+LINES = {
+    "transform": ("transform --atlas atlas.dpmd queries.parquet", "out.parquet"),
+    "fit": (f"{FIT} --reference reference.parquet {PAID}", "new.dpmd"),
+    "denoise": (f"{DENOISE} --reference reference.parquet {PAID}", "out.parquet"),
+    "preprocess": (f"{SCALES} --reference reference.parquet {PAID}", "scales.json"),
+}
+
+
+@pytest.mark.parametrize("verb", LINES)
+def test_an_answer_that_cannot_be_printed(here, verb, monkeypatch, capsys):
+    line, output = LINES[verb]
+    with io.TextIOWrapper(open("/dev/full", "wb", buffering=0), write_through=True) as nowhere:
+        monkeypatch.setattr(sys, "stdout", nowhere)
+        assert main([*line.split(), "-o", output]) == 2
+    assert capsys.readouterr().err == (
+        f"dpmd-fast: error: {output} is written and complete, but then: No space left on device\n"
+    )
+    assert os.path.getsize(output) > 100
+    assert [spend.file for spend in history(here)] == [str(here / output)] * (verb != "transform")
+
+
+def test_a_process_whose_answer_cannot_be_printed(here):
     line = [sys.executable, "-m", "dpmd_fast", "transform", "--atlas", "atlas.dpmd", "queries.parquet"]
     with open("/dev/full", "w") as nowhere:
         done = subprocess.run(
@@ -255,48 +385,99 @@ def test_without_a_check_of_the_records_the_debit_is_lost(here, capsys):
     assert not os.path.exists("new.dpmd")
 
 
-SHRINK = """
+CHANGE = """
     import contextlib, io, json, os, sys
     import numpy as np, pyarrow as pa, pyarrow.parquet as pq
     from dpmd_fast.cli import main
     from dpmd_fast.privacy.ledger import Ledger
 
-    table = pq.read_table("reference.parquet")
-    large = pa.concat_tables([table] * 20)  # more than a page
-    pq.write_table(large, "large.parquet", row_group_size=9000)
-    with pa.ipc.new_file("large.arrow", large.schema) as writer:
-        writer.write_table(large, max_chunksize=9000)
-    np.save("large.npy", np.stack([large["x"], large["y"]], axis=1))
-    np.save("fortran.npy", np.asfortranarray(np.load("large.npy")))
-    np.save("queries.npy", np.stack([pq.read_table("queries.parquet")[name] for name in "xy"], axis=1))
+    def write(table, name):
+        if name.endswith(".parquet"):
+            pq.write_table(table, name, row_group_size=9000)
+        elif name.endswith(".arrow"):
+            with pa.ipc.new_file(name, table.schema) as writer:
+                writer.write_table(table, max_chunksize=9000)
+        else:
+            points = np.stack([table["x"], table["y"]], axis=1)
+            np.save(name, np.asfortranarray(points) if name == "fortran.npy" else points)
+
+    def shrink(name):
+        os.truncate(name, 12_000)
+
+    def damage(name):
+        "Both ends: one of them says how to read all else."
+        with open(name, "r+b") as file:
+            file.write(b"\\xff" * 64)
+            file.seek(-64, os.SEEK_END)
+            file.write(b"\\xff" * 64)
+
+    def replace(name):
+        "By a file of more records, so that those that are expected could be read."
+        write(pa.concat_tables([large, large]), name)
+
+    large = pa.concat_tables([pq.read_table("reference.parquet")] * 20)  # more than a page
+    write(pq.read_table("queries.parquet"), "queries.npy")
     spend, told = Ledger.spend, {}
 
-    def shrinking(self, *arguments, **options):
+    def changing(self, *arguments, **options):
         made = spend(self, *arguments, **options)
-        os.truncate(reference, 12_000)
+        change(reference)
         return made
 
-    Ledger.spend = shrinking
-    for reference in ("large.parquet", "large.arrow", "large.npy", "fortran.npy"):
-        err = io.StringIO()
-        line = sys.argv[1].replace("queries.parquet", "queries.npy") if "npy" in reference else sys.argv[1]
-        with contextlib.redirect_stderr(err):
-            code = main(f"{line} --reference {reference} {sys.argv[2]} -o new.dpmd".split())
-        told[reference] = [code, err.getvalue()]
+    Ledger.spend = changing
+    for change in (shrink, damage, replace):
+        for reference in ("large.parquet", "large.arrow", "large.npy", "fortran.npy"):
+            write(large, reference)
+            err = io.StringIO()
+            anchors = "queries.npy" if "npy" in reference else "queries.parquet"
+            line = sys.argv[1].replace("queries.parquet", anchors)
+            with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+                code = main(f"{line} --reference {reference} {sys.argv[2]} -o new.dpmd".split())
+            told[f"{change.__name__} {reference}"] = [code, err.getvalue()]
     print(json.dumps(told))
 """
 
 
-def test_a_reference_that_shrinks_after_the_debit(here):
+def test_a_reference_that_is_changed_after_the_debit(here):
     Ledger("budget.db").create("rich", 9.0, 1e-6)
-    done = script(SHRINK, FIT, PAID.replace("clinic", "rich"))
+    done = script(CHANGE, FIT, PAID.replace("clinic", "rich"))
     assert done.returncode == 0, (done.returncode, done.stderr)  # a mapped file would end it by SIGBUS
     told = json.loads(done.stdout)
-    assert len(told) == len(Ledger("budget.db").history("rich")) == 4
-    for name, (code, err) in told.items():
-        assert code == 2
-        assert re.search(rf"failed after its debit, .* stays spent .*: {name} could not be read", err), err
+    assert len(told) == len(Ledger("budget.db").history("rich")) == 12
+    for what, (code, err) in told.items():
+        name = what.split()[1]
+        assert code == 2, what
+        problem = f"{name} (could not be read|has changed since it was opened)"
+        assert re.search(rf"failed after its debit, .* stays spent .*: {problem}", err), (what, err)
+        assert not re.search(rf"{20 * ROWS}|{40 * ROWS}", err)
     assert not os.path.exists("new.dpmd")
+
+
+@pytest.mark.parametrize("change", [os.replace, shutil.copyfile])  # another file, other values in the same
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "npy"])
+def test_a_reference_that_keeps_its_shape_may_change_unnoticed(here, monkeypatch, suffix, change):
+    """What is read after the debit is what is released."""
+    for name, points in ((f"reference.{suffix}", Y), (f"other.{suffix}", Y[::-1] * 0.9)):
+        if suffix == "npy":
+            np.save(name, points)
+        elif suffix == "arrow":
+            with pa.ipc.new_file(name, xy(points).schema) as writer:
+                writer.write_table(xy(points))
+        else:
+            pq.write_table(xy(points), name)
+
+    def released():
+        source = open_private([f"reference.{suffix}"], None)
+        budget = Budget(1.0, 1e-6)
+        return release_moments(source, Z[:5], bandwidth=0.6, budget=budget, seed=1).values
+
+    before = released()
+    debit = Charge.debit
+    monkeypatch.setattr(Charge, "debit", lambda _: change(f"other.{suffix}", f"reference.{suffix}"))
+    replaced = released()
+    monkeypatch.setattr(Charge, "debit", debit)
+    assert np.array_equal(replaced, released())
+    assert not np.array_equal(replaced, before)
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "arrow", "npy"])

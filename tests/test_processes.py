@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 
+import numba
 import numpy as np
 import pytest
 
@@ -21,13 +22,11 @@ from dpmd_fast import Budget, DPManifoldDenoiser, release_atlas, release_moments
 LIMIT = 240  # seconds for a process: a hang is a failure
 BUDGET = Budget(2.0, 1e-5)
 LIBRARIES = os.path.join(sys.prefix, "lib")  # where pip puts that of tbb
-tbb = pytest.param(
-    "tbb",
-    marks=[
-        pytest.mark.slow,
-        pytest.mark.skipif(not os.path.exists(f"{LIBRARIES}/libtbb.so.12"), reason="tbb is not installed"),
-    ],
-)
+TBB_MARKS = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not os.path.exists(f"{LIBRARIES}/libtbb.so.12"), reason="tbb is not installed"),
+]
+tbb = pytest.param("tbb", marks=TBB_MARKS)
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
@@ -64,6 +63,19 @@ def everything(seed=0, n_threads=None):
     return [work(seed, n_threads) for work in (moments, atlas, algorithm2)]
 
 
+def used_layer():
+    """The threading layer of this process; None if it has run no parallel kernel."""
+    try:
+        return numba.threading_layer()
+    except ValueError:
+        return None
+
+
+def told(seed=0):
+    """What a process computes, and on which layer."""
+    return [everything(seed), used_layer()]
+
+
 def drawn(_=None):
     """A private release: no two may be equal."""
     return digest(release_moments(Y, Z[:5], bandwidth=0.5, budget=BUDGET).values)
@@ -83,14 +95,19 @@ def expected():
 
 
 def run(tmp_path, code, layer=None):
-    """What a program prints, as JSON; it finds the functions above, and its parts find the program."""
+    """What a program prints, as JSON; it finds the functions above, and its parts find the program.
+
+    It has to come to its end by itself, too. Only on tbb, where that may hang, it is left without one.
+    """
     program = tmp_path / "program.py"
     program.write_text(
         "import json, os, sys, threading\n"
-        "import numba\n"
         "from test_processes import *\n\n"
-        "def layer():\n    return numba.threading_layer()\n\n"
-        'if __name__ == "__main__":\n' + textwrap.indent(textwrap.dedent(code), "    ")
+        'if __name__ == "__main__":\n'
+        + textwrap.indent(textwrap.dedent(code), "    ")
+        + "\n    sys.stdout.flush()\n"
+        '    if used_layer() == "tbb":\n'
+        "        os._exit(0)\n"
     )
     settings = {"PYTHONPATH": os.path.dirname(os.path.abspath(__file__)), "DPMD_FAST_CACHE": "1"}
     if layer is not None:
@@ -126,8 +143,7 @@ def test_threads_that_release_and_transform_at_once(tmp_path, expected, layer, f
         with ThreadPoolExecutor(5) as pool:
             going = [pool.submit(work) for _ in range(3) for work in (moments, atlas, algorithm2)]
             answers = [one.result() for one in going]
-        print(json.dumps([answers, layer()]), flush=True)
-        os._exit(0)  # a process that used tbb may hang when it ends
+        print(json.dumps([answers, used_layer()]))
         """,
         layer,
     )
@@ -176,8 +192,7 @@ def test_a_fork_after_use(tmp_path, expected, layer):
         process.start()
         found = dict([answers.get(timeout=100), answers.get(timeout=100)])
         process.join()
-        print(json.dumps([parent, found[1], found[2], everything()]), flush=True)
-        os._exit(0)
+        print(json.dumps([parent, found[1], found[2], everything()]))
         """,
         layer,
     )
@@ -191,11 +206,12 @@ def test_a_fork_after_use(tmp_path, expected, layer):
 
 @needs_fork
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+@pytest.mark.parametrize("layer", ["omp", "workqueue", tbb])
 def test_a_fork_while_other_threads_compute(tmp_path, expected, layer):
     answers = run(
         tmp_path,
         """
+        import signal
         stop = threading.Event()
 
         def busy():
@@ -211,10 +227,11 @@ def test_a_fork_while_other_threads_compute(tmp_path, expected, layer):
             read, write = os.pipe()
             pid = os.fork()
             if pid == 0:
+                signal.alarm(40)  # ends a child that hangs
                 os.write(write, json.dumps(answered(everything)).encode())
                 os._exit(0)
-            os.waitpid(pid, 0)
-            answers.append(json.loads(os.read(read, 10_000)))
+            status = os.waitpid(pid, 0)[1]
+            answers.append(json.loads(os.read(read, 10_000)) if status == 0 else status)
         stop.set()
         for thread in threads:
             thread.join()
@@ -222,6 +239,7 @@ def test_a_fork_while_other_threads_compute(tmp_path, expected, layer):
         """,
         layer,
     )
+    assert len(answers) == 5
     for answer in answers:
         if layer == "omp":
             assert REFUSED in answer
@@ -231,36 +249,44 @@ def test_a_fork_while_other_threads_compute(tmp_path, expected, layer):
 
 @needs_fork
 @pytest.mark.slow
-def test_a_fork_before_use(tmp_path, expected):
+@pytest.mark.parametrize("layer", ["omp", "workqueue", tbb])
+def test_a_fork_before_use(tmp_path, expected, layer):
     answers, parent = run(
         tmp_path,
         """
         import multiprocessing
         with multiprocessing.get_context("fork").Pool(2) as pool:
-            answers = pool.map(everything, [0, 0])
-        print(json.dumps([answers, everything()]))
+            answers = pool.map(told, [0, 0], chunksize=1)
+            pool.close()
+            pool.join()
+        print(json.dumps([answers, told()]))
         """,
+        layer,
     )
-    assert answers == [expected, expected]
-    assert parent == expected
+    assert answers == [[expected, layer]] * 2
+    assert parent == [expected, layer]
 
 
+@pytest.mark.parametrize("layer", ["omp", pytest.param("workqueue", marks=pytest.mark.slow), tbb])
 @pytest.mark.parametrize(
     "method", ["spawn", pytest.param("forkserver", marks=[pytest.mark.slow, needs_fork])]
 )
-def test_processes_that_are_started_anew(tmp_path, expected, method):
-    answers, noise = run(
+def test_processes_that_are_started_anew(tmp_path, expected, method, layer):
+    parent, answers, noise = run(
         tmp_path,
         f"""
         import multiprocessing
-        everything()
+        parent = told()
         with multiprocessing.get_context("{method}").Pool(2) as pool:
-            answers = pool.map(everything, [0, 0])
+            answers = pool.map(told, [0, 0], chunksize=1)
             noise = [drawn(), *pool.map(drawn, range(4))]
-        print(json.dumps([answers, noise]))
+            pool.close()
+            pool.join()
+        print(json.dumps([parent, answers, noise]))
         """,
+        layer,
     )
-    assert answers == [expected, expected]
+    assert [parent, *answers] == [[expected, layer]] * 3
     assert len(set(noise)) == 5
 
 
@@ -284,60 +310,81 @@ def test_forked_children_draw_noise_of_their_own(tmp_path):
 
 @pytest.mark.parametrize(
     ("backend", "layer"),
-    [("loky", "omp"), ("threading", "workqueue"), pytest.param("threading", "omp", marks=pytest.mark.slow)],
+    [
+        ("loky", "omp"),
+        ("threading", "workqueue"),
+        pytest.param("threading", "omp", marks=pytest.mark.slow),
+        pytest.param("loky", "workqueue", marks=pytest.mark.slow),
+        pytest.param("loky", "tbb", marks=TBB_MARKS),
+        pytest.param("threading", "tbb", marks=TBB_MARKS),
+    ],
 )
 def test_joblib(tmp_path, expected, backend, layer):
-    answers = run(
+    answers, moved = run(
         tmp_path,
         f"""
         from joblib import Parallel, delayed
         everything()
         made = release_atlas(Y, Z, dim=1, bandwidth=0.5, rounds=2, budget=BUDGET, seed=0)
         with Parallel(2, backend="{backend}") as parallel:
-            answers = parallel(delayed(everything)(0) for _ in range(3))
+            answers = parallel(delayed(told)(0) for _ in range(3))
             moved = parallel(delayed(made.transform)(part) for part in np.array_split(Z, 4))
+        if "{backend}" == "loky":  # its workers stay for the next call, and end before this process does
+            from joblib.externals.loky import get_reusable_executor
+            get_reusable_executor().shutdown()
         print(json.dumps([answers, digest(np.concatenate(moved))]))
         """,
         layer,
     )
-    assert answers == [[expected] * 3, expected[1]]
+    assert answers == [[expected, layer]] * 3
+    assert moved == expected[1]
 
 
 @pytest.mark.parametrize(
     ("scheduler", "layer"),
     [
         ("threads", "workqueue"),
+        pytest.param("threads", "tbb", marks=TBB_MARKS),
         pytest.param("processes", "omp", marks=pytest.mark.slow),
-        pytest.param("threads", tbb.values[0], marks=tbb.marks),
+        pytest.param("processes", "workqueue", marks=pytest.mark.slow),
+        pytest.param("processes", "tbb", marks=TBB_MARKS),
+        pytest.param("cluster", "workqueue", marks=pytest.mark.slow),
+        pytest.param("cluster", "tbb", marks=TBB_MARKS),
     ],
 )
 def test_dask(tmp_path, expected, scheduler, layer):
     """Dask cuts the reference into tasks, and other tasks release on their own, all at once."""
-    pytest.importorskip("dask.array")
-    answers = run(
+    pytest.importorskip("distributed" if scheduler == "cluster" else "dask.array")
+    split, moved, nested = run(
         tmp_path,
         f"""
         import dask, dask.array as da
+        from contextlib import ExitStack
         everything()
-        dask.config.set(scheduler="{scheduler}", num_workers=3)
-        if "{scheduler}" == "processes":  # one pool for all: Dask would start a new one every time
-            from concurrent.futures import ProcessPoolExecutor
-            from multiprocessing import get_context
-            pool = ProcessPoolExecutor(2, get_context("spawn"))
-            dask.config.set(pool=pool)
-        lazy = da.from_array(Y, chunks=(700, 2))
-        split = release_moments(lazy, Z[:40], bandwidth=0.5, budget=BUDGET, seed=0)
-        made = release_atlas(lazy, Z, dim=1, bandwidth=0.5, rounds=2, budget=BUDGET, seed=0)
-        moved = made.transform(da.from_array(Z, chunks=(50, 2))).compute()
-        nested = dask.compute(*[dask.delayed(everything)(0) for _ in range(3)])
-        print(json.dumps([digest(split.values), digest(moved), list(nested)]), flush=True)
-        if "{scheduler}" == "processes":
-            pool.shutdown()
-        os._exit(0)
+        with ExitStack() as open_now:
+            if "{scheduler}" == "cluster":
+                from distributed import Client, LocalCluster
+                workers = LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None)
+                open_now.enter_context(workers)
+                open_now.enter_context(Client(workers))
+            else:
+                dask.config.set(scheduler="{scheduler}", num_workers=3)
+            if "{scheduler}" == "processes":  # one pool for all: Dask would start a new one every time
+                from concurrent.futures import ProcessPoolExecutor
+                from multiprocessing import get_context
+                pool = open_now.enter_context(ProcessPoolExecutor(2, get_context("spawn")))
+                dask.config.set(pool=pool)
+            lazy = da.from_array(Y, chunks=(700, 2))
+            split = release_moments(lazy, Z[:40], bandwidth=0.5, budget=BUDGET, seed=0)
+            made = release_atlas(lazy, Z, dim=1, bandwidth=0.5, rounds=2, budget=BUDGET, seed=0)
+            moved = made.transform(da.from_array(Z, chunks=(50, 2))).compute()
+            nested = dask.compute(*[dask.delayed(told)(0, dask_key_name=str(k)) for k in range(3)])
+        print(json.dumps([digest(split.values), digest(moved), nested]))
         """,
         layer,
     )
-    assert answers == [expected[0], expected[1], [expected] * 3]
+    assert [split, moved] == expected[:2]
+    assert nested == [[expected, layer]] * 3
 
 
 # --- the folder of compiled kernels, and other Numba code

@@ -16,6 +16,7 @@ from dpmd_fast.privacy.guarantee import Adjacency, Guarantee
 Floats = NDArray[np.float64]
 Features = Literal["moments", "subspace", "residual"]
 HOMOGENEOUS = 0.1  # c: the square of the homogeneous coordinate
+_NO_SPREAD = 1e-9  # an eigenvalue over the whole second moment at which it is 0 but for rounding
 OCCUPIED = 3.0  # a location counts as occupied if its mass is this many deviations of the noise
 
 
@@ -45,6 +46,9 @@ class Release:
     guarantee : Guarantee
     receipt : Receipt or None
         The debit that paid for it, if there was a ledger.
+    uncleaned : Release or None
+        What `cleaned` was called on: it says which locations are occupied, and gives the directions of a
+        tangent space that cleaning has left without any spread.
     """
 
     values: Floats = field(repr=False)
@@ -59,6 +63,7 @@ class Release:
     adjacency: Adjacency
     guarantee: Guarantee
     receipt: Receipt | None = field(default=None, repr=False)
+    uncleaned: Release | None = field(default=None, repr=False)
 
     @cached_property
     def mass(self) -> Floats:
@@ -74,6 +79,8 @@ class Release:
     @cached_property
     def occupied(self) -> NDArray[np.bool_]:
         """Where the mass is at least three deviations of its noise (K,)."""
+        if self.uncleaned is not None:  # clipping negative eigenvalues makes mass out of noise
+            return self.uncleaned.occupied & (self.mass > 0.0)
         return self.signal_to_noise >= OCCUPIED
 
     @cached_property
@@ -109,17 +116,26 @@ class Release:
         small *= max(0.0, 1.0 - noise / energy) if energy > 0.0 else 0.0
         np.maximum(eigenvalues, 0.0, out=eigenvalues)
         values = np.matmul(vectors * eigenvalues[:, None, :], vectors.transpose(0, 2, 1))
-        cleaned = replace(self, values=0.5 * (values + values.transpose(0, 2, 1)))
-        # clipping negative eigenvalues makes mass out of noise: what counts as occupied stays as it was
-        cleaned.__dict__["occupied"] = self.occupied & (cleaned.mass > 0.0)
-        return cleaned
+        return replace(self, values=0.5 * (values + values.transpose(0, 2, 1)), uncleaned=self)
 
     def tangents(self, dim: int) -> Floats:
-        """Top-`dim` eigenvectors of the covariance (K, D, dim); zero where not occupied."""
+        """Top-`dim` eigenvectors of the covariance (K, D, dim); zero where not occupied.
+
+        Where cleaning has left fewer than `dim` directions with any spread, the others are those of the
+        largest spread before it among the directions at right angles: all without spread are alike, and which
+        of them an eigensolver returns differs from one machine to the next.
+        """
         dim = self._checked_dim(dim)
         out = np.zeros((*self.locations.shape, dim))
-        occupied = self.occupied
-        out[occupied] = np.linalg.eigh(self.covariance[occupied])[1][:, :, -dim:]
+        occupied = np.flatnonzero(self.occupied)
+        spreads, vectors = np.linalg.eigh(self.covariance[occupied])
+        out[occupied] = vectors[:, :, -dim:]
+        if self.uncleaned is not None:
+            before = self.uncleaned.covariance
+            scale = self.c + spreads.sum(axis=1) + (self._offsets[occupied] ** 2).sum(axis=1)
+            kept = (spreads > _NO_SPREAD * scale[:, None]).sum(axis=1)
+            for place, number in zip(occupied[kept < dim], kept[kept < dim], strict=True):
+                out[place] = _completed(out[place, :, dim - number :], before[place], dim)
         return out
 
     @cached_property
@@ -139,3 +155,12 @@ class Release:
     def _only_moments(self, what: str) -> None:
         if self.features != "moments":
             raise ValueError(f"{what} is not defined for a release of {self.features!r} features")
+
+
+def _completed(kept: Floats, covariance: Floats, dim: int) -> Floats:
+    """Orthonormal columns `kept` (D, r) and the dim - r others in which `covariance` is largest."""
+    apart = np.eye(len(covariance)) - kept @ kept.T
+    largest = float(np.abs(covariance).sum())  # above every eigenvalue: `kept` sorts below all others
+    spreads = apart @ covariance @ apart - (1.0 + largest) * (kept @ kept.T)
+    added = np.linalg.eigh(0.5 * (spreads + spreads.T))[1][:, kept.shape[1] - dim :]
+    return np.concatenate([added, kept], axis=1)

@@ -94,6 +94,31 @@ def test_read_out_is_the_plain_formula(D):
     assert far == 1
 
 
+@pytest.mark.parametrize(("D", "dim", "positive"), [(3, 2, 1), (3, 2, 2), (6, 3, 1), (6, 3, 3), (6, 3, 5)])
+def test_tangents_that_cleaning_leaves_without_spread_follow_a_rule(D, dim, positive):
+    """They turn with the coordinates: a vector that a solver picks from a degenerate space would not."""
+    rng = np.random.default_rng(D + 10 * positive)
+    values = np.empty((20, D + 1, D + 1))
+    for a in range(len(values)):
+        vectors = np.linalg.qr(rng.normal(size=(D + 1, D + 1)))[0]
+        vectors[:, 0] = np.r_[np.zeros(D), 1.0] + 0.2 * vectors[:, 0]
+        vectors = np.linalg.qr(vectors)[0]
+        spreads = np.r_[50.0, rng.uniform(1.0, 9.0, positive - 1), -rng.uniform(1.0, 9.0, D + 1 - positive)]
+        values[a] = (vectors * spreads) @ vectors.T
+    turn = np.linalg.qr(rng.normal(size=(D, D)))[0]
+    whole = np.eye(D + 1)
+    whole[:D, :D] = turn
+    plain = fake(values, np.zeros((20, D)), noise_scale=10.0).cleaned(dim)
+    turned = fake(whole @ values @ whole.T, np.zeros((20, D)), noise_scale=10.0).cleaned(dim)
+    assert plain.occupied.all()
+    assert turned.occupied.all()
+    tangents, after = plain.tangents(dim), turned.tangents(dim)
+    gram = tangents.transpose(0, 2, 1) @ tangents
+    np.testing.assert_allclose(gram, np.tile(np.eye(dim), (20, 1, 1)), atol=1e-9)
+    projectors, afterwards = (V @ V.transpose(0, 2, 1) for V in (turn @ tangents, after))
+    np.testing.assert_allclose(afterwards, projectors, atol=1e-7)
+
+
 @pytest.mark.parametrize(("D", "dim"), [(1, 1), (3, 2), (6, 1), (6, 2), (6, 5), (6, 6)])
 @pytest.mark.parametrize("noise_scale", [1e-3, 0.3, 50.0])
 def test_cleaned_is_the_plain_formula(D, dim, noise_scale):

@@ -1,0 +1,304 @@
+"""Digests of every seeded route, to show that a change of the code has not changed a bit of the results.
+
+    python tests/golden.py record before.json     # at the commit before the change
+    python tests/golden.py compare before.json    # after it, on the same machine
+
+Eigenvectors come from LAPACK, whose last bits differ between processors: digests are compared on one machine,
+and none are kept in the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpmd_fast import (
+    Atlas,
+    Budget,
+    DPManifoldDenoiser,
+    ManifoldDenoiser,
+    Preprocessor,
+    dp_projector,
+    empirical_sensitivity,
+    gradient_descent,
+    plan,
+    private_preprocessor,
+    release_atlas,
+    release_moments,
+)
+
+BUDGET = Budget(2.0, 1e-4)
+SEED = 7
+
+
+def digest(*values: Any) -> str:
+    """SHA-256 of arrays, numbers, texts and bytes, with their types and shapes."""
+    total = hashlib.sha256()
+    for value in values:
+        if isinstance(value, bytes):
+            total.update(value)
+            continue
+        array = np.ascontiguousarray(value)
+        total.update(f"{array.dtype.str} {array.shape} ".encode())
+        total.update(array.astype("U").tobytes() if array.dtype.kind in "OU" else array.tobytes())
+    return total.hexdigest()[:16]
+
+
+def circle(n: int, columns: int, noise: float, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    angles = rng.uniform(0.0, 2.0 * np.pi, n)
+    points = rng.normal(0.0, noise, (n, columns))
+    points[:, 0] += np.cos(angles)
+    points[:, 1] += np.sin(angles)
+    return points
+
+
+def sphere(n: int, columns: int, noise: float, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(n, 3))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    out = rng.normal(0.0, noise, (n, columns))
+    out[:, :3] += points
+    return out
+
+
+def positive(n: int, seed: int) -> np.ndarray:
+    """Positive columns in unlike units, near a curve in their logarithms."""
+    return np.exp(circle(n, 3, 0.05, seed)) * np.array([1.0, 50.0, 0.02])
+
+
+def of_atlas(atlas: Atlas) -> list[Any]:
+    values: list[Any] = [atlas.dim, atlas.bandwidth, list(atlas.signal_to_noise)]
+    values += [[mu2 for _, mu2 in atlas.spends], [what for what, _ in atlas.spends]]
+    for layer in atlas.layers:
+        values += [layer.centers, layer.tangents, layer.masses, layer.bandwidth, layer.passes, layer.strength]
+        values += [part for part in (layer.offsets, layer.slopes) if part is not None]
+    if atlas.subspace is not None:
+        values += [atlas.subspace.origin, atlas.subspace.basis]
+    return values
+
+
+def of_file(atlas: Atlas) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "a.dpmd")
+        atlas.save(path)
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def moments() -> dict[str, str]:
+    out = {}
+    for columns in (2, 3, 12, 60):
+        Y, Z = circle(3000, columns, 0.05, 1), circle(40, columns, 0.1, 2)
+        for adjacency in ("replace-one", "add-remove"):
+            made = release_moments(Y, Z, bandwidth=0.9, budget=BUDGET, adjacency=adjacency, seed=SEED)
+            out[f"moments {columns} {adjacency}"] = digest(made.values, made.tau, made.noise_scale, made.mass)
+        cleaned = made.cleaned(1)
+        out[f"moments {columns} read-out"] = digest(made.mean, made.covariance, made.tangents(1))
+        out[f"moments {columns} cleaned"] = digest(cleaned.values, cleaned.mean, cleaned.tangents(1))
+    Y[::7, 1] = np.nan
+    made = release_moments(
+        Y, Z, bandwidth=0.7, budget=BUDGET, beta=3.0, tau=0.05, on_invalid="drop", seed=SEED, batch_rows=77
+    )
+    out["moments of invalid records"] = digest(made.values)
+    return out
+
+
+def atlases() -> dict[str, Atlas]:
+    large = Budget(20.0, 1e-4)
+    Z2, Z3, Z12 = circle(400, 2, 0.1, 4), sphere(300, 3, 0.1, 4), sphere(300, 12, 0.1, 4)
+    scales = Preprocessor.from_public(positive(300, 6))
+    return {
+        "atlas auto, D = 2": release_atlas(circle(20000, 2, 0.05, 3), Z2, dim=1, budget=large, seed=SEED),
+        "atlas auto in everything, D = 3": release_atlas(
+            sphere(30000, 3, 0.05, 3), Z3, dim="auto", budget=large, seed=SEED
+        ),
+        "atlas, bandwidth given, D = 3": release_atlas(
+            sphere(5000, 3, 0.05, 3), Z3, dim=2, bandwidth=0.8, rounds=3, budget=large, seed=SEED
+        ),
+        "atlas auto, D = 12": release_atlas(
+            sphere(20000, 12, 0.05, 3),
+            Z12,
+            dim=2,
+            budget=large,
+            adjacency="add-remove",
+            n_public=20000,
+            seed=SEED,
+        ),
+        "atlas, bandwidth given, D = 12": release_atlas(
+            sphere(20000, 12, 0.05, 3), Z12, dim=2, bandwidth=0.9, rounds=2, budget=large, seed=SEED
+        ),
+        "atlas with a preprocessor": release_atlas(
+            positive(20000, 5), positive(300, 6), dim=1, budget=large, preprocess=scales, seed=SEED
+        ),
+    }
+
+
+def transforms(name: str, atlas: Atlas) -> dict[str, str]:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    D = atlas.n_columns
+    Z = positive(3000, 9) if atlas.preprocess is not None else sphere(3000, max(D, 3), 0.3, 9)[:, :D]
+    names = [f"c{k}" for k in range(D)]
+    frame = pd.DataFrame(Z, columns=names)
+    frame["c0"] = frame["c0"].astype(np.float32)
+    table = pa.Table.from_pandas(frame)
+    return {
+        f"{name}: array": digest(atlas.transform(Z)),
+        f"{name}: one row, one thread": digest(atlas.transform(Z[5:6], 1)),
+        f"{name}: float32": digest(atlas.transform(Z.astype(np.float32))),
+        f"{name}: pandas": digest(*(column.to_numpy() for _, column in atlas.transform(frame).items())),
+        f"{name}: arrow": digest(*(column.to_numpy() for column in atlas.transform(table).columns)),
+        f"{name}: polars": digest(
+            *(s.to_numpy() for s in atlas.transform(pl.from_pandas(frame)).iter_columns())
+        ),
+    }
+
+
+def denoisers() -> dict[str, str]:
+    out = {}
+    for columns, dim in ((3, 2), (12, 2)):
+        Y, Z = sphere(3000, columns, 0.03, 1), sphere(50, columns, 0.2, 2)
+        for steps in (1, 2):
+            for mechanism in ("moments", "projector"):
+                made = DPManifoldDenoiser(0.8, dim, BUDGET, mechanism=mechanism, steps=steps, seed=SEED).fit(
+                    Y
+                )
+                moved = made.transform(Z)
+                out[f"{mechanism} {columns} {steps}"] = digest(moved, made.status_)
+        made = DPManifoldDenoiser(
+            0.8, dim, BUDGET, mechanism="projector", schedule="per-query", sensitivity_constant=3.0, seed=SEED
+        )
+        moved = made.fit(Y).transform(Z)
+        out[f"projector {columns} per query"] = digest(moved, made.noise_scales_)
+        for calibration, budget in (("classic", Budget(0.9, 1e-4)), ("budget", BUDGET)):
+            made = dp_projector(Y, Z[0], 0.8, dim, budget, calibration, seed=SEED)
+            out[f"Algorithm 1 {columns} {calibration}"] = digest(made.projector, made.basis, made.noise_scale)
+        plain = ManifoldDenoiser(0.8, dim, steps=2).fit(Y)
+        out[f"Nonprivate-MD {columns}"] = digest(plain.transform(Z), plain.tangents_, plain.neighbor_counts_)
+        ended = gradient_descent(Y, Z, 0.8, dim)
+        out[f"gradient descent {columns}"] = digest(ended.points, ended.iterations, ended.residuals)
+    found = empirical_sensitivity(sphere(800, 3, 0.03, 1), Z[:2, :3], 0.8, 2, candidates=6)
+    out["empirical sensitivity"] = digest(found.mean_change, found.projector_change, found.tangent_change)
+    return out
+
+
+def preprocessors() -> dict[str, str]:
+    out = {}
+    for adjacency in ("replace-one", "add-remove"):
+        made = private_preprocessor(
+            positive(4000, 5),
+            bounds=[(0.01, 100.0), (0.1, 5000.0), (1e-4, 1.0)],
+            budget=BUDGET,
+            adjacency=adjacency,
+            seed=SEED,
+        )
+        out[f"preprocessor {adjacency}"] = digest(made.center, made.scale, made.log)
+    scales = Preprocessor.from_public(positive(300, 6))
+    out["preprocessor, public"] = digest(
+        scales.center, scales.scale, scales.log, scales.forward(positive(20, 7))
+    )
+    return out
+
+
+def plans() -> dict[str, str]:
+    out = {}
+    for columns in (2, 12):
+        made = plan(circle(300, columns, 0.1, 4), 20000, dim=1, budget=BUDGET)
+        out[f"plan {columns}"] = digest(
+            made.bandwidth, made.rounds, made.anchors, made.signal_to_noise, made.noise_error, made.mu2
+        )
+    return out
+
+
+def dask_sources() -> dict[str, str]:
+    import dask
+    import dask.array as da
+    import dask.dataframe as dd
+    import pandas as pd
+
+    Y, Z = circle(3000, 3, 0.05, 1), circle(40, 3, 0.1, 2)
+    array = da.from_array(Y, chunks=(500, 2))
+    frame = dd.from_pandas(pd.DataFrame(Y, columns=["a", "b", "c"]), npartitions=4)
+    with dask.config.set(scheduler="synchronous"):
+        made = [release_moments(R, Z, bandwidth=0.9, budget=BUDGET, seed=SEED) for R in (array, frame)]
+        atlas = release_atlas(array, Z, dim=1, bandwidth=0.9, budget=Budget(50.0, 1e-4), seed=SEED)
+        moved = atlas.transform(da.from_array(Z, chunks=(15, 3))).compute()
+    return {
+        "moments of a Dask array": digest(made[0].values),
+        "moments of a Dask frame": digest(made[1].values),
+        "atlas of a Dask array": digest(*of_atlas(atlas)),
+        "Dask array transformed": digest(moved),
+    }
+
+
+def parquet() -> dict[str, str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    Y, Z = circle(3000, 3, 0.05, 1), circle(40, 3, 0.1, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, f"{number}.parquet") for number in range(2)]
+        for path, part in zip(paths, (Y[:1000], Y[1000:]), strict=True):
+            pq.write_table(
+                pa.table({name: part[:, k] for k, name in enumerate("abc")}), path, row_group_size=300
+            )
+        made = release_moments(paths, Z, bandwidth=0.9, budget=BUDGET, seed=SEED, batch_rows=123)
+    return {"moments of Parquet files": digest(made.values)}
+
+
+def recorded() -> dict[str, str]:
+    """The digest of every route, by name."""
+    out: dict[str, str] = {}
+    parts: list[Callable[[], dict[str, str]]] = [
+        moments,
+        denoisers,
+        preprocessors,
+        plans,
+        dask_sources,
+        parquet,
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for part in parts:
+            out |= part()
+        for name, atlas in atlases().items():
+            out[name] = digest(*of_atlas(atlas))
+            data = of_file(atlas)
+            out[f"{name}: file"] = digest(data)
+            out |= transforms(name, atlas)
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("action", choices=("record", "compare"))
+    parser.add_argument("file")
+    asked = parser.parse_args()
+    now = recorded()
+    if asked.action == "record":
+        with open(asked.file, "w", encoding="utf-8") as file:
+            json.dump(now, file, indent=1, sort_keys=True)
+        print(f"{len(now)} digests recorded")
+        return 0
+    with open(asked.file, encoding="utf-8") as file:
+        before = json.load(file)
+    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    for name in changed:
+        print(f"differs: {name}: {before.get(name)} -> {now.get(name)}")
+    print(f"{len(before) - len(changed)} of {len(before)} digests are equal")
+    return 1 if changed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -23,7 +23,7 @@ $(VENV)/.installed-bench: $(VENV)/.installed-test
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/python -m dpmd_fast.demo --output demo
+	$(BIN)/python -m dpmd_fast.lab.demo --output demo
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -41,7 +41,7 @@ test-all: lint
 	$(DOCTEST)
 
 audit: $(VENV)/.installed-test
-	$(BIN)/python -m dpmd_fast.privacy.audit
+	$(BIN)/python -m dpmd_fast.lab.audit
 
 fuzz: $(VENV)/.installed-test
 	DPMD_FAST_FUZZ=$(INPUTS) DPMD_FAST_FUZZ_SEED=$(SEED) $(PYTEST) tests/fuzz

@@ -26,8 +26,8 @@ from dpmd_fast import (
     paper_bandwidth,
     release_atlas,
 )
-from dpmd_fast.experiments.held_out import HELD_OUT
-from dpmd_fast.experiments.manifolds import Shape, Simulation, make_shape, simulate
+from dpmd_fast.lab.datasets import Shape, Simulation, make_shape, simulate
+from dpmd_fast.lab.experiments.held_out import HELD_OUT
 from dpmd_fast.privacy.guarantee import LargeDeltaWarning
 
 DELTAS = (0.1, 1e-6)

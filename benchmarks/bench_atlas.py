@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from dpmd_fast import Atlas, Budget, plan, release_atlas
-from dpmd_fast.experiments.manifolds import bounded_noise, distance_to_manifold, make_shape, simulate
+from dpmd_fast.lab.datasets import bounded_noise, distance_to_manifold, make_shape, simulate
 
 from .common import SIGMA, THREAD_COUNTS, THREADS, Suite, sized
 

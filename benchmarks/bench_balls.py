@@ -1,7 +1,7 @@
 """Exact fixed-radius search."""
 
-from dpmd_fast.kernels.balls import count_neighbors
-from dpmd_fast.kernels.index import build_index
+from dpmd_fast.kernels.search.balls import count_neighbors
+from dpmd_fast.kernels.search.index import build_index
 
 from .common import CASES, THREADS, Suite, make_problem
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from dpmd_fast.cover import greedy_cover
-from dpmd_fast.experiments.manifolds import bounded_noise, sphere
 from dpmd_fast.kernels.charts import make_field, move
-from dpmd_fast.kernels.residuals import make_frames, residual_norms
+from dpmd_fast.kernels.sums.exact import ResidualSums
+from dpmd_fast.kernels.sums.residuals import make_frames, residual_norms
+from dpmd_fast.lab.datasets import bounded_noise, sphere
+from dpmd_fast.models.geometry.anchors import greedy_cover
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.sums import ResidualSums
 
 from .common import SIGMA, THREAD_COUNTS, Suite, sized
 

@@ -1,7 +1,7 @@
 """Gradient descent on |f|^2, the paper's baseline."""
 
 from dpmd_fast.kernels.descent import descend
-from dpmd_fast.kernels.index import build_index
+from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.tangents import local_tangents
 
 from .common import CASES, THREADS, Suite, make_problem

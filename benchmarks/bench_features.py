@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dpmd_fast.kernels.features import inside_coordinates, subspace_coordinates, subspace_points
+from dpmd_fast.kernels.sums.exact import FeatureSums
+from dpmd_fast.kernels.sums.features import inside_coordinates, subspace_coordinates, subspace_points
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.sums import FeatureSums
 
 from .common import THREADS, Suite, sized
 

@@ -5,14 +5,14 @@ Functions that only kernels call have no way in from Python, so each is looped o
 
 import numpy as np
 
-from dpmd_fast.kernels.bits import ball_masks
 from dpmd_fast.kernels.charts import make_field
-from dpmd_fast.kernels.eigen import leading_rows, scratch
-from dpmd_fast.kernels.gather import add_differences, add_outers_four, closer
-from dpmd_fast.kernels.integers import pack_truncated, truncated_square
+from dpmd_fast.kernels.eigen.iteration import leading_rows, scratch
 from dpmd_fast.kernels.jit import kernel
-from dpmd_fast.kernels.lanes import LANES, dot, square_distance
-from dpmd_fast.kernels.tiles import add_gram, multiply_symmetric
+from dpmd_fast.kernels.vector.bits import ball_masks
+from dpmd_fast.kernels.vector.gather import add_differences, add_outers_four, closer
+from dpmd_fast.kernels.vector.integers import pack_truncated, truncated_square
+from dpmd_fast.kernels.vector.lanes import LANES, dot, square_distance
+from dpmd_fast.kernels.vector.tiles import add_gram, multiply_symmetric
 
 from .bench_charts import DIM, planes
 from .common import Suite, best_seconds, sized

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from dpmd_fast import Budget, DPManifoldDenoiser, LargeDeltaWarning, paper_bandwidth, release_moments
-from dpmd_fast.experiments.manifolds import circle, distance_to_manifold
-from dpmd_fast.kernels.balls import count_neighbors
-from dpmd_fast.kernels.index import build_index
-from dpmd_fast.kernels.moments import record_norms, symmetric_integers
-from dpmd_fast.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.kernels.search.balls import count_neighbors
+from dpmd_fast.kernels.search.index import build_index
+from dpmd_fast.kernels.sums.exact import MomentSums
+from dpmd_fast.kernels.sums.moments import record_norms, symmetric_integers
+from dpmd_fast.lab.datasets import circle, distance_to_manifold
+from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.sums import MomentSums
 
 from .common import (
     CASES,

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from dpmd_fast.kernels.index import build_index
+from dpmd_fast.kernels.eigen.tridiagonal import top_subspaces
 from dpmd_fast.kernels.projectors import local_geometry, toward
+from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.tangents import local_tangents
-from dpmd_fast.kernels.tridiagonal import top_subspaces
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.mechanism import noisy_projectors
+from dpmd_fast.privacy.noise import noisy_projectors
 
 from .common import CASES, THREADS, Suite, make_problem
 

@@ -1,6 +1,6 @@
 """Local PCA at every reference point."""
 
-from dpmd_fast.kernels.index import build_index
+from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.tangents import covariance_at, local_tangents
 
 from .common import CASES, THREAD_COUNTS, Suite, make_problem

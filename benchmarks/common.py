@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from dpmd_fast.experiments.manifolds import bounded_noise, simulate, sphere
-from dpmd_fast.experiments.manifolds import circle as circle_shape
+from dpmd_fast.lab.datasets import bounded_noise, simulate, sphere
+from dpmd_fast.lab.datasets import circle as circle_shape
 
 THREADS = 2
 TIMEOUT = 600  # seconds: the first call of a kernel on a machine compiles it

@@ -27,7 +27,7 @@ from benchmarks.common import (
 from benchmarks.markdown import megabytes, seconds, table
 from benchmarks.memory import growth
 from dpmd_fast import Budget, DPManifoldDenoiser, ManifoldDenoiser, warmup
-from dpmd_fast.kernels.index import build_index
+from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.tangents import local_tangents
 
 STEPS = 5

@@ -24,7 +24,7 @@ from dpmd_fast import Budget, release_moments
 from dpmd_fast.privacy.accounting import gdp_epsilon, gdp_mu, zcdp_epsilon
 from dpmd_fast.privacy.entropy import open_source
 from dpmd_fast.privacy.exact_noise import rounded_normals
-from dpmd_fast.privacy.mechanism import standard_normals
+from dpmd_fast.privacy.noise import standard_normals
 
 DELTA = 1e-6
 

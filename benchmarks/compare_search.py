@@ -15,8 +15,8 @@ from sklearn.neighbors import KDTree, NearestNeighbors
 from benchmarks.baselines import in_threads
 from benchmarks.common import QUICK_CASES, THREADS, Case, Problem, best_seconds, make_problem
 from benchmarks.markdown import seconds, table
-from dpmd_fast.kernels.balls import count_neighbors
-from dpmd_fast.kernels.index import build_index
+from dpmd_fast.kernels.search.balls import count_neighbors
+from dpmd_fast.kernels.search.index import build_index
 
 CASES = (Case(3, 30_000, 2), Case(20, 30_000, 2), Case(60, 50_000, 5), Case(100, 30_000, 5))
 _SMALL = 8  # up to this many columns trees are worth their time

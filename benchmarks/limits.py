@@ -27,18 +27,18 @@ from benchmarks import parts
 from benchmarks.common import THREADS, Case, best_seconds, make_problem
 from benchmarks.markdown import arguments_of, machine, print_report, seconds, table
 from dpmd_fast import Atlas, Budget, LargeDeltaWarning, release_atlas, release_moments, warmup
-from dpmd_fast.experiments.manifolds import bounded_noise, make_shape, simulate
-from dpmd_fast.kernels import exact_normal
-from dpmd_fast.kernels.balls import count_neighbors
-from dpmd_fast.kernels.index import BallIndex, build_index
-from dpmd_fast.kernels.residuals import ResidualFrames, make_frames
+from dpmd_fast.kernels.noise import exact_normal
+from dpmd_fast.kernels.search.balls import count_neighbors
+from dpmd_fast.kernels.search.index import BallIndex, build_index
+from dpmd_fast.kernels.sums.exact import MomentSums, ResidualSums
+from dpmd_fast.kernels.sums.residuals import ResidualFrames, make_frames
 from dpmd_fast.kernels.tangents import local_tangents
-from dpmd_fast.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.lab.datasets import bounded_noise, make_shape, simulate
+from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
 from dpmd_fast.privacy.entropy import open_source
 from dpmd_fast.privacy.exact_noise import rounded_normals
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.privacy.mechanism import standard_normals
-from dpmd_fast.sums import MomentSums, ResidualSums
+from dpmd_fast.privacy.noise import standard_normals
 
 SECTIONS = ("limits", "stages", "parts")
 BUDGET = Budget(epsilon=1.0, delta=1e-6)

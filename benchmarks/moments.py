@@ -30,12 +30,12 @@ from benchmarks.limits import moment_flops
 from benchmarks.markdown import arguments_of, machine, megabytes, print_report, seconds, table
 from benchmarks.memory import peak_memory
 from dpmd_fast import Budget, LargeDeltaWarning, release_moments, warmup
-from dpmd_fast.experiments.manifolds import bounded_noise, sphere
-from dpmd_fast.kernels.balls import count_neighbors
-from dpmd_fast.kernels.index import build_index
-from dpmd_fast.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.kernels.search.balls import count_neighbors
+from dpmd_fast.kernels.search.index import build_index
+from dpmd_fast.kernels.sums.exact import MomentSums
+from dpmd_fast.lab.datasets import bounded_noise, sphere
+from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.sums import MomentSums
 
 SECTIONS = ("sums", "parquet")
 BUDGET = Budget(epsilon=1.0, delta=1e-8)

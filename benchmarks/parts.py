@@ -18,14 +18,15 @@ import numpy as np
 
 from benchmarks.common import best_seconds
 from benchmarks.markdown import table
-from dpmd_fast.kernels import charts, residuals
-from dpmd_fast.kernels.bits import near_mask
+from dpmd_fast.kernels import charts
 from dpmd_fast.kernels.charts import Field, move
-from dpmd_fast.kernels.index import LEAF, BallIndex
 from dpmd_fast.kernels.jit import kernel
-from dpmd_fast.kernels.lanes import LANES
-from dpmd_fast.kernels.quads import add_four_charts
-from dpmd_fast.kernels.residuals import ResidualFrames
+from dpmd_fast.kernels.search.index import LEAF, BallIndex
+from dpmd_fast.kernels.sums import residuals
+from dpmd_fast.kernels.sums.residuals import ResidualFrames
+from dpmd_fast.kernels.vector.bits import near_mask
+from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.vector.quads import add_four_charts
 
 _COUNTED = 2_000  # points for which charts are counted
 

@@ -33,7 +33,7 @@ from benchmarks.markdown import machine, print_report, seconds, table
 from benchmarks.memory import growth
 from benchmarks.moments import write_records
 from dpmd_fast import Atlas, Budget, DPManifoldDenoiser, LargeDeltaWarning, release_atlas, release_moments
-from dpmd_fast.experiments.manifolds import bounded_noise, simulate, sphere
+from dpmd_fast.lab.datasets import bounded_noise, simulate, sphere
 
 BUDGET = Budget(epsilon=20.0, delta=1e-9)  # all charts stand out of the noise at all sizes
 BANDWIDTH = 0.5  # of atlases, on spheres of radius 1; fixed, so that the number of charts is

@@ -36,7 +36,7 @@ MAKE = """
 import sys
 import numpy as np, pyarrow as pa, pyarrow.parquet as pq
 from dpmd_fast import Budget, release_atlas
-from dpmd_fast.experiments.manifolds import bounded_noise, sphere
+from dpmd_fast.lab.datasets import bounded_noise, sphere
 folder, columns, records, anchors, sigma, noise, piece, *sizes = sys.argv[1:]
 columns, records, anchors, piece = int(columns), int(records), int(anchors), int(piece)
 rng = np.random.default_rng(0)

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpmd_fast import Atlas, Budget, ManifoldDenoiser, paper_bandwidth, release_atlas
-from dpmd_fast.experiments.manifolds import Simulation, make_shape, simulate
+from dpmd_fast.lab.datasets import Simulation, make_shape, simulate
 from dpmd_fast.privacy.guarantee import LargeDeltaWarning
 
 INK, GREY, RED, BLUE, GREEN, ORANGE = "#1f2933", "#9aa5b1", "#d64545", "#3e7cb1", "#2f855a", "#de911d"

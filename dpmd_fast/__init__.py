@@ -9,26 +9,26 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dpmd_fast import cache_folder
+from dpmd_fast.kernels.cache import disable_unsafe_cache
 
 if TYPE_CHECKING:
-    from dpmd_fast.atlas import Atlas
-    from dpmd_fast.atlas_release import release_atlas
-    from dpmd_fast.denoiser import DPManifoldDenoiser
-    from dpmd_fast.descent import DescentResult, gradient_descent
-    from dpmd_fast.moments import release_moments
-    from dpmd_fast.paper import ManifoldDenoiser, paper_bandwidth
-    from dpmd_fast.planning import Plan, plan
-    from dpmd_fast.preprocess import Preprocessor
-    from dpmd_fast.preprocess_release import PreprocessWarning, private_preprocessor
+    from dpmd_fast.baselines.gradient_descent import DescentResult, gradient_descent
+    from dpmd_fast.baselines.manifold_denoiser import ManifoldDenoiser, paper_bandwidth
+    from dpmd_fast.baselines.sensitivity_search import EmpiricalSensitivity, empirical_sensitivity
+    from dpmd_fast.compilation import warmup
+    from dpmd_fast.mechanisms.atlas.release import release_atlas
+    from dpmd_fast.mechanisms.denoiser import DPManifoldDenoiser
+    from dpmd_fast.mechanisms.moments import release_moments
+    from dpmd_fast.mechanisms.preprocessor import PreprocessWarning, private_preprocessor
+    from dpmd_fast.mechanisms.projector import ProjectorRelease, dp_projector
+    from dpmd_fast.models.atlas import Atlas
+    from dpmd_fast.models.moments import Release
+    from dpmd_fast.models.plan import Plan, plan
+    from dpmd_fast.models.preprocessor import Preprocessor
     from dpmd_fast.privacy.budget import Budget, BudgetExceeded
     from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning
-    from dpmd_fast.privacy.ledger import Ledger
-    from dpmd_fast.privacy.search import EmpiricalSensitivity, empirical_sensitivity
-    from dpmd_fast.projector import ProjectorRelease, dp_projector
-    from dpmd_fast.release import Release
-    from dpmd_fast.report import write_report
-    from dpmd_fast.warm import warmup
+    from dpmd_fast.privacy.ledger.ledger import Ledger
+    from dpmd_fast.report.page import write_report
 
 __version__ = "0.1.0"
 
@@ -61,27 +61,27 @@ __all__ = [
 ]
 
 _HOMES = {
-    "atlas": ("Atlas",),
-    "atlas_release": ("release_atlas",),
-    "descent": ("DescentResult", "gradient_descent"),
-    "denoiser": ("DPManifoldDenoiser",),
-    "moments": ("release_moments",),
-    "paper": ("ManifoldDenoiser", "paper_bandwidth"),
-    "planning": ("Plan", "plan"),
-    "preprocess": ("Preprocessor",),
-    "preprocess_release": ("PreprocessWarning", "private_preprocessor"),
+    "models.atlas": ("Atlas",),
+    "mechanisms.atlas.release": ("release_atlas",),
+    "baselines.gradient_descent": ("DescentResult", "gradient_descent"),
+    "mechanisms.denoiser": ("DPManifoldDenoiser",),
+    "mechanisms.moments": ("release_moments",),
+    "baselines.manifold_denoiser": ("ManifoldDenoiser", "paper_bandwidth"),
+    "models.plan": ("Plan", "plan"),
+    "models.preprocessor": ("Preprocessor",),
+    "mechanisms.preprocessor": ("PreprocessWarning", "private_preprocessor"),
     "privacy.budget": ("Budget", "BudgetExceeded"),
     "privacy.guarantee": ("Guarantee", "LargeDeltaWarning"),
-    "privacy.ledger": ("Ledger",),
-    "privacy.search": ("EmpiricalSensitivity", "empirical_sensitivity"),
-    "projector": ("ProjectorRelease", "dp_projector"),
-    "release": ("Release",),
-    "report": ("write_report",),
-    "warm": ("warmup",),
+    "privacy.ledger.ledger": ("Ledger",),
+    "baselines.sensitivity_search": ("EmpiricalSensitivity", "empirical_sensitivity"),
+    "mechanisms.projector": ("ProjectorRelease", "dp_projector"),
+    "models.moments": ("Release",),
+    "report.page": ("write_report",),
+    "compilation": ("warmup",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-cache_folder.settle()
+disable_unsafe_cache()
 
 
 def __getattr__(name: str) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dpmd_fast.privacy.accounting import shown
-from dpmd_fast.validation import Points
+from dpmd_fast.arguments import Points, shown
+from dpmd_fast.errors import UserValueError
 
 _NAMES_SHOWN = 20
 
@@ -19,11 +19,18 @@ def checked_columns(columns: object) -> tuple[str, ...] | None:
     if columns is None:
         return None
     if not isinstance(columns, (list, tuple)) or not all(isinstance(name, str) for name in columns):
-        raise ValueError(f"columns = {shown(columns)}: must be None or a list of column names (strings)")
+        raise UserValueError(
+            f"columns = {shown(columns)}: must be None or a list of column names (strings)",
+            argument="columns",
+        )
     if not columns:
-        raise ValueError("columns is empty: must hold at least one column name, or be None for all columns")
+        raise UserValueError(
+            "columns is empty: must hold at least one column name, or be None for all columns"
+        )
     if len(set(columns)) < len(columns):
-        raise ValueError(f"columns names {_listed(_repeated(columns))} more than once")
+        raise UserValueError(
+            f"columns names {_listed(_repeated(columns))} more than once", argument="columns"
+        )
     return tuple(columns)
 
 
@@ -38,7 +45,9 @@ def check_unique(what: str, names: Sequence[str] | None) -> None:
     """Refuse a table with two columns of one name, where all of them are used."""
     repeated = _repeated(names or ())
     if repeated:
-        raise ValueError(f"{what} has more than one column named {_listed(repeated)}: names must be unique")
+        raise UserValueError(
+            f"{what} has more than one column named {_listed(repeated)}: names must be unique"
+        )
 
 
 def places_of(columns: tuple[str, ...] | None, names: Sequence[str], what: str) -> list[int]:
@@ -47,10 +56,14 @@ def places_of(columns: tuple[str, ...] | None, names: Sequence[str], what: str) 
     chosen = names if columns is None else columns
     unknown = [name for name in chosen if name not in place]
     if unknown:
-        raise ValueError(f"columns holds {_listed(unknown)}: {what} has {_listed(names)}")
+        raise UserValueError(
+            f"columns holds {_listed(unknown)}: {what} has {_listed(names)}", argument="columns"
+        )
     repeated = [name for name in _repeated(names) if name in set(chosen)]
     if repeated:
-        raise ValueError(f"{what} has more than one column named {_listed(repeated)}: names must be unique")
+        raise UserValueError(
+            f"{what} has more than one column named {_listed(repeated)}: names must be unique"
+        )
     return [place[name] for name in chosen]
 
 
@@ -76,7 +89,7 @@ def block_type(
             for name, column_type, number in zip(names, types, number_types, strict=True)
             if number is None
         ]
-        raise ValueError(
+        raise UserValueError(
             f"{what} has columns that are not numeric: {_shortened(others)}; choose numeric ones with "
             "columns=[...]"
         )

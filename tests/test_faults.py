@@ -21,8 +21,8 @@ import pytest
 from dpmd_fast import Atlas, Budget, Ledger, Preprocessor, release_atlas, release_moments
 from dpmd_fast.cli import main
 from dpmd_fast.cli.reference import open_private
-from dpmd_fast.files import transform_file
-from dpmd_fast.privacy.charge import Charge
+from dpmd_fast.privacy.ledger.charge import Charge
+from dpmd_fast.tables.files import transform_file
 
 ROWS = 6011  # a number that nothing else has
 LIMIT = 300  # seconds for a process: a hang is a failure
@@ -91,7 +91,7 @@ DISK = """
     import contextlib, io, json, os, sys, tempfile
     from dpmd_fast import Atlas, Ledger
     from dpmd_fast.cli import main
-    from dpmd_fast.files import transform_file
+    from dpmd_fast.tables.files import transform_file
 
     disk, told = sys.argv[1], {}
 
@@ -389,7 +389,7 @@ CHANGE = """
     import contextlib, io, json, os, sys
     import numpy as np, pyarrow as pa, pyarrow.parquet as pq
     from dpmd_fast.cli import main
-    from dpmd_fast.privacy.ledger import Ledger
+    from dpmd_fast.privacy.ledger.ledger import Ledger
 
     def write(table, name):
         if name.endswith(".parquet"):
@@ -518,7 +518,7 @@ def test_a_damaged_row_group_of_queries_leaves_no_file(here, capsys):
 DYING = """
     import os, signal, sys
     from dpmd_fast.cli import main
-    from dpmd_fast.privacy.ledger import Ledger
+    from dpmd_fast.privacy.ledger.ledger import Ledger
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in jobs of a shell
 

@@ -18,11 +18,11 @@ from test_faults import FIT, PAID, Y, Z, files, here, history, script  # noqa: F
 import dpmd_fast
 from dpmd_fast import Budget, Ledger, ManifoldDenoiser, release_atlas, release_moments
 from dpmd_fast.cli import main
-from dpmd_fast.kernels import exact_normal, normal
-from dpmd_fast.privacy import ledger_store
+from dpmd_fast.kernels.noise import exact_normal, normal
 from dpmd_fast.privacy.entropy import EntropySource, open_source
 from dpmd_fast.privacy.exact_noise import rounded_normals
-from dpmd_fast.privacy.mechanism import noisy_projectors
+from dpmd_fast.privacy.ledger import store as ledger_store
+from dpmd_fast.privacy.noise import noisy_projectors
 
 BUDGET = Budget(1.0, 1e-6)
 # Root may write everything; without this capability it is held by permissions, as others are.
@@ -52,7 +52,7 @@ def unread(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("the reference was read")
 
-    monkeypatch.setattr("dpmd_fast.moments.noisy_moments", fail)
+    monkeypatch.setattr("dpmd_fast.mechanisms.moments.noisy_moments", fail)
 
 
 def before_the_debit(monkeypatch, what):
@@ -185,7 +185,7 @@ def shim(tmp_path_factory):
 
 SPENDING = """
     import json, sys, time
-    from dpmd_fast.privacy.ledger import Ledger
+    from dpmd_fast.privacy.ledger.ledger import Ledger
     ledger, told = Ledger("budget.db", timeout=0.2), []
     before = time.time()
     for k in range(3):
@@ -359,10 +359,10 @@ def test_noise_that_was_not_made_is_not_released(monkeypatch):
 def test_records_that_were_not_clipped_are_not_released(here, monkeypatch):  # noqa: F811
     paid = {"bandwidth": 0.6, "budget": BUDGET, "ledger": "budget.db", "dataset": "clinic"}
     told = r"failed after its debit, .*a thread found no memory"
-    monkeypatch.setattr("dpmd_fast.kernels.residuals._reach", nothing)
+    monkeypatch.setattr("dpmd_fast.kernels.sums.residuals._reach", nothing)
     with pytest.raises(RuntimeError, match=told):
         release_atlas(Y, Z, dim=1, rounds=2, **paid)
-    monkeypatch.setattr("dpmd_fast.kernels.moments._reach", nothing)
+    monkeypatch.setattr("dpmd_fast.kernels.sums.moments._reach", nothing)
     with pytest.raises(RuntimeError, match=told):
         release_moments(Y, Z[:5], tau=1.0, **paid)
     assert len(history(here)) == 2

@@ -45,8 +45,14 @@ def test_import_is_cheap_and_compiles_nothing():
         """
         import json, sys
         from dpmd_fast import DPManifoldDenoiser, gradient_descent, empirical_sensitivity, warmup
-        from dpmd_fast.kernels import balls, descent, eigen, index, normal
-        from dpmd_fast.kernels import projectors, tangents, tiles, tridiagonal
+        from dpmd_fast.kernels import descent
+        from dpmd_fast.kernels.search import balls
+        from dpmd_fast.kernels.eigen import iteration as eigen
+        from dpmd_fast.kernels.search import index
+        from dpmd_fast.kernels.noise import normal
+        from dpmd_fast.kernels import projectors, tangents
+        from dpmd_fast.kernels.vector import tiles
+        from dpmd_fast.kernels.eigen import tridiagonal
         modules = (balls, descent, eigen, index, normal, projectors, tangents, tiles, tridiagonal)
         kernels = [f for m in modules for f in vars(m).values() if hasattr(f, "signatures")]
         assert len(kernels) > 20
@@ -60,7 +66,8 @@ def test_import_is_cheap_and_compiles_nothing():
 COUNT = """
 import json
 import numpy as np
-from dpmd_fast.kernels import balls, index
+from dpmd_fast.kernels.search import balls
+from dpmd_fast.kernels.search import index
 Y = np.random.default_rng(0).normal(size=(100, 2))
 counts = balls.count_neighbors(index.build_index(Y, 0.5), Y)
 hits = sum(balls._count.stats.cache_hits.values())
@@ -112,8 +119,8 @@ def test_a_forked_child_gets_an_answer_or_an_explanation(tmp_path):
         import json, os
         import numba
         import numpy as np
-        from dpmd_fast.kernels import balls
-        from dpmd_fast.kernels.index import build_index
+        from dpmd_fast.kernels.search import balls
+        from dpmd_fast.kernels.search.index import build_index
         Y = np.random.default_rng(0).normal(size=(100, 2))
         index = build_index(Y, 0.5)
         expected = int(balls.count_neighbors(index, Y).sum())

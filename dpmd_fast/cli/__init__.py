@@ -20,10 +20,10 @@ from dpmd_fast import __version__
 from dpmd_fast.cli.console import Stop, one_line_warnings
 from dpmd_fast.cli.denoise import denoise
 from dpmd_fast.cli.errors import PROGRAM, tell
+from dpmd_fast.cli.lab import demo, experiment, report
 from dpmd_fast.cli.ledger import ledger
 from dpmd_fast.cli.preprocess import preprocess
 from dpmd_fast.cli.release import fit, plan
-from dpmd_fast.cli.runs import demo, experiment, report
 from dpmd_fast.cli.transform import transform
 
 INTERRUPTED = 130

@@ -34,11 +34,12 @@ from dpmd_fast.cli.outcome import (
     overspend_explained,
     rescued,
 )
+from dpmd_fast.errors import UserOSError, UserValueError
 
 if TYPE_CHECKING:
-    from dpmd_fast.denoiser import DPManifoldDenoiser
-    from dpmd_fast.files import FileResult
-    from dpmd_fast.validation import Points
+    from dpmd_fast.arguments import Points
+    from dpmd_fast.mechanisms.denoiser import DPManifoldDenoiser
+    from dpmd_fast.tables.files import FileResult
 
 
 @click.command(
@@ -110,13 +111,13 @@ def denoise(
     if (queries_file is None) == (queries_option is None):
         raise click.UsageError("QUERIES: must be given once")
     queries = str(queries_file or queries_option)
-    from dpmd_fast.files import check_pair
+    from dpmd_fast.tables.files import check_pair
 
     check_outputs((output, report_path), force, (*references, queries, ledger))
     check_pair(queries, output, status_column)
     budget = budget_of(epsilon, delta, conversion)
     account = account_of(ledger, dataset, no_ledger)
-    from dpmd_fast.denoiser import DPManifoldDenoiser
+    from dpmd_fast.mechanisms.denoiser import DPManifoldDenoiser
 
     model = DPManifoldDenoiser(
         bandwidth,
@@ -172,9 +173,9 @@ def _denoised(
     """Fit and transform: this spends."""
     import numpy as np
 
+    from dpmd_fast.arguments import LARGEST
     from dpmd_fast.cli.reference import Watched, matched, open_private
-    from dpmd_fast.io import check_valid
-    from dpmd_fast.validation import LARGEST
+    from dpmd_fast.reference.sources.open import check_valid
 
     points, names = matched(references, queries, "QUERIES", columns)
     _rehearse(queries, output, points, names, status_column)
@@ -196,16 +197,16 @@ def _rehearse(
     queries: str, output: str, points: Points, names: tuple[str, ...] | None, status_column: str | None
 ) -> None:
     """Write the queries as they are, and remove that again: what can fail then fails before the spend."""
-    from dpmd_fast.files import replace_points
+    from dpmd_fast.tables.files import replace_points
 
     folder, name = os.path.split(output)
     trial = os.path.join(folder, f".{secrets.token_hex(8)}{os.path.splitext(name)[1]}")
     try:
         replace_points(queries, trial, points, names, status_column=status_column)
     except OSError as problem:
-        raise OSError(str(problem).replace(trial, output)) from None
+        raise UserOSError(str(problem).replace(trial, output)) from None
     except ValueError as problem:
-        raise ValueError(str(problem).replace(trial, output)) from None
+        raise UserValueError(str(problem).replace(trial, output)) from None
     finally:
         with suppress(FileNotFoundError):
             os.unlink(trial)
@@ -219,7 +220,7 @@ def _written(
     status_column: str | None,
     force: bool,
 ) -> FileResult:
-    from dpmd_fast.files import replace_points
+    from dpmd_fast.tables.files import replace_points
 
     def save(path: str) -> FileResult:
         made = replace_points(
@@ -239,7 +240,7 @@ def _written(
 
 
 def _report(model: DPManifoldDenoiser, moved: _Moved, path: str) -> None:
-    from dpmd_fast.report import write_report
+    from dpmd_fast.report.page import write_report
 
     asked = {name: value for name, value in model.get_params().items() if name not in ("ledger", "dataset")}
     write_report(

@@ -12,7 +12,7 @@ from dpmd_fast.cli.console import answer
 from dpmd_fast.cli.options import adjacency_option, columns_option, json_option
 
 if TYPE_CHECKING:
-    from dpmd_fast.privacy.ledger import Ledger
+    from dpmd_fast.privacy.ledger.ledger import Ledger
 
 _ledger_option = click.option("--ledger", "path", required=True, metavar="FILE", help="The ledger.")
 
@@ -59,7 +59,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Declare a data set and all that may ever be spent on it. A total is final."""
-    from dpmd_fast.privacy.ledger import Ledger
+    from dpmd_fast.privacy.ledger.ledger import Ledger
 
     fingerprint = None
     if references:
@@ -90,7 +90,7 @@ Example:
 @json_option
 def show(path: str, dataset: str | None, as_json: bool) -> None:
     """Show totals, spends and what is left."""
-    from dpmd_fast.privacy.ledger import Ledger
+    from dpmd_fast.privacy.ledger.ledger import Ledger
 
     book = Ledger(path)
     names = book.datasets() if dataset is None else (dataset,)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from dpmd_fast.errors import UserFileNotFoundError, UserValueError
+
 if TYPE_CHECKING:
-    from dpmd_fast.preprocess import Preprocessor
+    from dpmd_fast.models.preprocessor import Preprocessor
     from dpmd_fast.privacy.budget import Budget
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -138,7 +140,7 @@ def account_of(ledger: str | None, dataset: str | None, no_ledger: bool) -> dict
             "--ledger FILE and --dataset NAME: must both be given, so that the spend is counted (dpmd-fast "
             "ledger create makes them); or --no-ledger"
         )
-    from dpmd_fast.privacy.ledger import Ledger
+    from dpmd_fast.privacy.ledger.ledger import Ledger
 
     book = Ledger(ledger)
     book.total(dataset)  # complains of a ledger or data set that is not there, before anything is read
@@ -149,23 +151,23 @@ def preprocessor_of(path: str | None) -> Preprocessor | None:
     """The preprocessor that a JSON file holds."""
     if path is None:
         return None
-    from dpmd_fast.preprocess import Preprocessor
+    from dpmd_fast.models.preprocessor import Preprocessor
 
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"{path} does not exist: must be a JSON file of a preprocessor")
+        raise UserFileNotFoundError(f"{path} does not exist: must be a JSON file of a preprocessor")
     try:
         with open(path, encoding="utf-8") as file:
             values = json.load(file)
     except ValueError:  # not UTF-8, or not JSON
         values = None
     if not isinstance(values, dict):
-        raise ValueError(
+        raise UserValueError(
             f"{path} is not a preprocessor: must be a JSON object, as Preprocessor.to_dict() makes it"
         )
     try:
         return Preprocessor.from_dict(values)
     except (TypeError, ValueError) as problem:
-        raise ValueError(f"{path} is not a preprocessor: {problem}") from None
+        raise UserValueError(f"{path} is not a preprocessor: {problem}") from None
 
 
 on_invalid_option = click.option(

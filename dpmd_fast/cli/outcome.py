@@ -11,32 +11,33 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpmd_fast.cli.console import plain
 from dpmd_fast.cli.errors import message_of
+from dpmd_fast.errors import UserOSError, UserRuntimeError, UserValueError
 
 if TYPE_CHECKING:
-    from dpmd_fast.atlas import Atlas
-    from dpmd_fast.privacy.charge import Receipt
+    from dpmd_fast.models.atlas import Atlas
+    from dpmd_fast.privacy.ledger.charge import Receipt
 
 _T = TypeVar("_T")
 
 
 def check_outputs(outputs: Sequence[str | None], force: bool, inputs: Sequence[str | None]) -> None:
     """Refuse names under which nothing can be written, and those of inputs."""
-    from dpmd_fast.files import check_target
-    from dpmd_fast.sources import identity
+    from dpmd_fast.reference.sources.base import identity
+    from dpmd_fast.tables.files import check_target
 
     read = {identity(path) for path in inputs if path is not None} - {None}
     written = [path for path in outputs if path is not None]
     for path in written:
         if identity(path) in read:
-            raise ValueError(f"{path} is read by this command: the output must be another file")
+            raise UserValueError(f"{path} is read by this command: the output must be another file")
         check_target(path, overwrite=force)
     if len({os.path.abspath(path) for path in written}) < len(written):
-        raise ValueError(f"{written[0]} is given for two outputs: must be different files")
+        raise UserValueError(f"{written[0]} is given for two outputs: must be different files")
 
 
 def load_atlas(path: str) -> Atlas:
     """The atlas of a file, or what to do about it."""
-    from dpmd_fast.atlas import Atlas
+    from dpmd_fast.models.atlas import Atlas
 
     try:
         return Atlas.load(path)
@@ -44,7 +45,7 @@ def load_atlas(path: str) -> Atlas:
         advice = (
             "update dpmd-fast" if "newer version" in str(problem) else "get a fresh copy of what fit wrote"
         )
-        raise ValueError(f"{problem}; {advice}") from None
+        raise UserValueError(f"{problem}; {advice}") from None
 
 
 def rescued(output: str, save: Callable[[str], _T]) -> _T:
@@ -55,8 +56,8 @@ def rescued(output: str, save: Callable[[str], _T]) -> _T:
         reason = _reason(output, problem)
         spare = _spare(os.path.basename(output), save)
     if spare is None:
-        raise OSError(f"{output} could not be written, and the budget is spent: {reason}")
-    raise OSError(
+        raise UserOSError(f"{output} could not be written, and the budget is spent: {reason}")
+    raise UserOSError(
         f"{output} could not be written ({reason}); the budget is spent, so it was saved as {spare}"
     )
 
@@ -88,7 +89,7 @@ def already_written(output: str) -> Iterator[None]:
         reason = message_of(problem)
         if reason is None:
             raise
-        raise RuntimeError(f"{output} is written and complete, but then: {reason}") from None
+        raise UserRuntimeError(f"{output} is written and complete, but then: {reason}") from None
 
 
 @contextmanager
@@ -104,7 +105,7 @@ def overspend_explained(delta: float) -> Iterator[None]:
         advice = f"at most --epsilon {math.floor(1000.0 * most) / 1000.0:g} can be paid at delta = {delta:g}"
         if most < 1e-3:
             advice = f"what is left is worth less than --epsilon 0.001 at delta = {delta:g}"
-        raise ValueError(f"{problem}; {advice}") from None
+        raise UserValueError(f"{problem}; {advice}") from None
 
 
 def balance(receipt: Receipt | None) -> dict[str, Any] | None:

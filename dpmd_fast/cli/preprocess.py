@@ -21,9 +21,10 @@ from dpmd_fast.cli.options import (
     on_invalid_option,
 )
 from dpmd_fast.cli.outcome import already_written, check_outputs, overspend_explained, rescued
+from dpmd_fast.errors import UserFileNotFoundError, UserValueError
 
 if TYPE_CHECKING:
-    from dpmd_fast.preprocess import Preprocessor
+    from dpmd_fast.models.preprocessor import Preprocessor
 
 
 @click.command(
@@ -84,7 +85,7 @@ def preprocess(
         budget = budget_of(epsilon, delta, "gdp")
         account = account_of(ledger, dataset, no_ledger)
         from dpmd_fast.cli.reference import Watched, open_private
-        from dpmd_fast.preprocess_release import private_preprocessor
+        from dpmd_fast.mechanisms.preprocessor import private_preprocessor
 
         source = open_private(references, list(limits))
         with (
@@ -117,8 +118,8 @@ def preprocess(
 
 
 def _from_public(path: str, columns: Sequence[str] | None, log: Any, clip: float) -> Preprocessor:
-    from dpmd_fast.files import read_points
-    from dpmd_fast.preprocess import Preprocessor
+    from dpmd_fast.models.preprocessor import Preprocessor
+    from dpmd_fast.tables.files import read_points
 
     points, names = read_points(path, columns)
     return Preprocessor.from_public(points, log=log, clip=clip, column_names=names)
@@ -130,17 +131,17 @@ def _logs(text: str) -> Any:
 
 def _bounds_of(path: str, columns: Sequence[str] | None) -> dict[str, Any]:
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"{path} does not exist: must be a JSON file of bounds")
+        raise UserFileNotFoundError(f"{path} does not exist: must be a JSON file of bounds")
     try:
         with open(path, encoding="utf-8") as file:
             values = json.load(file)
     except ValueError:
         values = None
     if not isinstance(values, dict) or not values:
-        raise ValueError(f'{path}: must be a JSON object such as {{"age": [0, 120]}}')
+        raise UserValueError(f'{path}: must be a JSON object such as {{"age": [0, 120]}}')
     missing = [repr(name) for name in columns or () if name not in values]
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}: must have bounds for each of --columns")
+        raise UserValueError(f"{path} lacks {', '.join(missing)}: must have bounds for each of --columns")
     return {name: values[name] for name in (columns or values)}
 
 
@@ -151,7 +152,7 @@ def _write_paid(made: Preprocessor, text: str, path: str, force: bool) -> None:
 
 
 def _write(text: str, path: str, force: bool) -> None:
-    from dpmd_fast.files import appearing
+    from dpmd_fast.tables.files import appearing
 
     with appearing(path, overwrite=force) as partial, open(partial, "w", encoding="utf-8") as file:
         file.write(text)

@@ -9,11 +9,12 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dpmd_fast.arguments import Points
 from dpmd_fast.cli.console import Bar
 from dpmd_fast.columns import checked_columns
-from dpmd_fast.io import open_reference
-from dpmd_fast.sources import ReferenceSource, identity
-from dpmd_fast.validation import Points
+from dpmd_fast.errors import UserFileNotFoundError, UserValueError
+from dpmd_fast.reference.sources.base import ReferenceSource, identity
+from dpmd_fast.reference.sources.open import open_reference
 
 _IN_MEMORY = (".csv",)
 _ARROW = (".arrow", ".feather", ".ipc")
@@ -29,10 +30,10 @@ def open_private(
     if not others:
         return open_reference(list(paths), columns=chosen, batch_rows=batch_rows)
     if len(paths) > 1:
-        raise ValueError(f"--reference: several files must all be Parquet; {sorted(others)[0]} was given")
+        raise UserValueError(f"--reference: several files must all be Parquet; {sorted(others)[0]} was given")
     path, suffix = paths[0], suffixes.pop()
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"{path} does not exist: must be a file")
+        raise UserFileNotFoundError(f"{path} does not exist: must be a file")
     # Errors of the readers may quote what they read; raised outside, so that they are not even a context.
     try:
         reference = _load(path, suffix, chosen)
@@ -40,7 +41,7 @@ def open_private(
         reference = None
     if reference is None:
         kind = {".csv": "CSV file with numbers in the chosen columns", ".npy": "two-dimensional .npy array"}
-        raise ValueError(
+        raise UserValueError(
             f"{path} could not be read: it is damaged, not a {kind.get(suffix, 'Arrow IPC file')}, lacks a "
             "column, or its permissions do not allow it"
         )
@@ -50,7 +51,7 @@ def open_private(
 
 
 def _load(path: str, suffix: str, columns: list[str] | None) -> Any:
-    from dpmd_fast.cli.array_files import array_file, arrow_table_file
+    from dpmd_fast.reference.sources.array_files import array_file, arrow_table_file
 
     if suffix not in _IN_MEMORY:
         return array_file(path) if suffix == ".npy" else arrow_table_file(path)
@@ -69,7 +70,7 @@ def names_in(path: str) -> tuple[str, ...] | None:
         if suffix == ".npy":
             return None
         if suffix in (*_ARROW, *_IN_MEMORY):
-            from dpmd_fast.formats import open_batches
+            from dpmd_fast.tables.formats import open_batches
 
             with open_batches(path) as incoming:
                 return tuple(incoming.schema.names)
@@ -83,7 +84,7 @@ def names_in(path: str) -> tuple[str, ...] | None:
 def check_apart(paths: Sequence[str], public: str, name: str) -> None:
     """Refuse public points from a file of the reference."""
     if identity(public) is not None and identity(public) in {identity(path) for path in paths}:
-        raise ValueError(
+        raise UserValueError(
             f"{name}: {public} is the reference; must be public points, since taking them from the private "
             "reference would void the guarantee"
         )
@@ -97,32 +98,32 @@ def matched(
     Columns are those that `columns` names, or all of the public file. An array has no names: then the
     reference must be one, too, or `columns` names the columns of the reference in the order of the array.
     """
-    from dpmd_fast.files import read_points
+    from dpmd_fast.tables.files import read_points
 
     check_apart(paths, public, name)
     public_array = public.lower().endswith(".npy")
     points, names = read_points(public, None if public_array else columns)
     if paths[0].lower().endswith(".npy"):
         if names is not None:
-            raise ValueError(
+            raise UserValueError(
                 f"{name}: {public} has named columns and {paths[0]} has none; must both be .npy or tables"
             )
         if columns is not None:
-            raise ValueError("--columns: must not be given for .npy files, which have no names")
+            raise UserValueError("--columns: must not be given for .npy files, which have no names")
         return points, None
     if names is None:
         if columns is None:
-            raise ValueError(
+            raise UserValueError(
                 f"{name}: {public} has no names; give --columns, the names of the columns of {paths[0]} in "
                 "the same order"
             )
         names = tuple(columns)
     if len(names) != points.shape[1]:
-        raise ValueError(f"--columns: {len(names)} names for {points.shape[1]} columns of {public}")
+        raise UserValueError(f"--columns: {len(names)} names for {points.shape[1]} columns of {public}")
     there = names_in(paths[0])
     missing = [] if there is None else [repr(one) for one in names if one not in there]
     if missing:
-        raise ValueError(
+        raise UserValueError(
             f"{paths[0]} lacks column(s) {', '.join(missing[:20])} of {public}: choose columns that both "
             "have, with --columns"
         )

@@ -38,7 +38,7 @@ from dpmd_fast.cli.outcome import (
 )
 
 if TYPE_CHECKING:
-    from dpmd_fast.preprocess import Preprocessor
+    from dpmd_fast.models.preprocessor import Preprocessor
 
 _DIM = "Intrinsic dimension of the manifold; 'auto' reads it off public points, then off the release."
 _shape_options = joined(
@@ -95,8 +95,8 @@ def plan(
     """
     budget = budget_of(epsilon, delta, conversion)
     preprocess = preprocessor_of(preprocess_path)
-    from dpmd_fast.files import read_points
-    from dpmd_fast.planning import plan as predict
+    from dpmd_fast.models.plan import plan as predict
+    from dpmd_fast.tables.files import read_points
 
     points, _ = read_points(queries, _columns_for(columns, preprocess))
     if preprocess is not None:
@@ -185,8 +185,8 @@ def fit(
     budget = budget_of(epsilon, delta, conversion)
     account = account_of(ledger, dataset, no_ledger)
     preprocess = preprocessor_of(preprocess_path)
-    from dpmd_fast.atlas_release import release_atlas
     from dpmd_fast.cli.reference import Watched, matched, open_private
+    from dpmd_fast.mechanisms.atlas.release import release_atlas
 
     points, names = matched(references, anchors, "--anchors", _columns_for(columns, preprocess))
     source = open_private(references, names, batch_rows)
@@ -213,7 +213,7 @@ def fit(
     rescued(output, atlas.save)
     with already_written(output):
         if report_path is not None:
-            from dpmd_fast.report import write_report
+            from dpmd_fast.report.page import write_report
 
             write_report(
                 report_path,

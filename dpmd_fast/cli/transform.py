@@ -12,7 +12,7 @@ from dpmd_fast.cli.options import force_option, json_option, report_option, stat
 from dpmd_fast.cli.outcome import already_written, check_outputs, load_atlas
 
 if TYPE_CHECKING:
-    from dpmd_fast.atlas import Atlas
+    from dpmd_fast.models.atlas import Atlas
 
 SAMPLE = 20_000  # points that a report looks at
 
@@ -48,7 +48,7 @@ def transform(
     that the atlas has; other columns and the metadata are kept. Memory does not grow with the file.
     """
     check_outputs((output, report_path), force, (atlas_path, queries))
-    from dpmd_fast.files import transform_file
+    from dpmd_fast.tables.files import transform_file
 
     atlas = load_atlas(atlas_path)
     start = time.perf_counter()
@@ -87,8 +87,8 @@ def report_on(
     **account: Any,
 ) -> None:
     """A report about an atlas and some points of a file, evenly spread over its rows."""
-    from dpmd_fast.files import read_points
-    from dpmd_fast.report import write_report
+    from dpmd_fast.report.page import write_report
+    from dpmd_fast.tables.files import read_points
 
     points, _ = read_points(queries, atlas.column_names, most=SAMPLE)
     looked_at = f"{len(points):,}" if rows is None else f"{len(points):,} of {rows:,}"

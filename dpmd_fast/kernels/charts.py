@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import SINGLE_EPS, SINGLE_MOST, all_bits
-from dpmd_fast.kernels.bits import count_trailing_zeros, near_mask
-from dpmd_fast.kernels.index import LEAF, BallIndex, build_index
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import LANES
-from dpmd_fast.kernels.quads import add_four_charts, in_quads
+from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits
+from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
+from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask
+from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.vector.quads import add_four_charts, in_quads
 
 _CHUNK = 128  # points that one call of the inner function moves
 

@@ -13,12 +13,12 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import point_masks, search_room
-from dpmd_fast.kernels.bits import count_ones, count_trailing_zeros
-from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_point
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import dot, square_distance
 from dpmd_fast.kernels.projectors import power
+from dpmd_fast.kernels.search.balls import point_masks, search_room
+from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_point
+from dpmd_fast.kernels.vector.bits import count_ones, count_trailing_zeros
+from dpmd_fast.kernels.vector.lanes import dot, square_distance
 
 OK, NO_NEIGHBOR, FAILED = 0, 1, 2
 _ARMIJO = 1e-4

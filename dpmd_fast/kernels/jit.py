@@ -52,7 +52,7 @@ def device(function: Callable[..., Any] | None = None, *, inline: bool = False) 
 def _digest() -> str:
     """Of the sources of all kernels."""
     total = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         total.update(path.read_bytes())
     return total.hexdigest()
 

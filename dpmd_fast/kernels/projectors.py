@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import find_leaves, near_masks, square_norm, walk_room
-from dpmd_fast.kernels.gather import add_differences, add_outers_four, closer, fetch_ahead
-from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import (
+from dpmd_fast.kernels.search.balls import find_leaves, near_masks, square_norm, walk_room
+from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
+from dpmd_fast.kernels.vector.gather import add_differences, add_outers_four, closer, fetch_ahead
+from dpmd_fast.kernels.vector.lanes import (
     LANES,
     center_block,
     pack_scaled,
 )
-from dpmd_fast.kernels.tiles import add_gram
+from dpmd_fast.kernels.vector.tiles import add_gram
 
 _CHUNK = 8  # queries that one call of the inner function takes
 _PANEL = 92  # rows of bases multiplied in one go; not a power of two, for the sake of the cache

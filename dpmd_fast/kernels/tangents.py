@@ -14,14 +14,14 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.balls import find_leaves, leaf_masks, point_masks, walk_room
-from dpmd_fast.kernels.bits import count_ones, count_trailing_zeros
-from dpmd_fast.kernels.eigen import arbitrary_start, leading_rows, scratch
-from dpmd_fast.kernels.index import LEAF, BallIndex, pad_queries, sketch_queries
+from dpmd_fast.kernels.eigen.iteration import arbitrary_start, leading_rows, scratch
+from dpmd_fast.kernels.eigen.tridiagonal import top_subspaces
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.lanes import LANES, center_block, pack, square_distance
-from dpmd_fast.kernels.tiles import add_gram, subtract_gram
-from dpmd_fast.kernels.tridiagonal import top_subspaces
+from dpmd_fast.kernels.search.balls import find_leaves, leaf_masks, point_masks, walk_room
+from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
+from dpmd_fast.kernels.vector.bits import count_ones, count_trailing_zeros
+from dpmd_fast.kernels.vector.lanes import LANES, center_block, pack, square_distance
+from dpmd_fast.kernels.vector.tiles import add_gram, subtract_gram
 
 _PANEL = 64
 # A moment matrix that was updated is believed while what it holds is at least this share of what

@@ -10,80 +10,17 @@ answers 0 to NaN would release without noise.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
-from fractions import Fraction
-from numbers import Number, Real
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, ndtr, ndtri
 
-_LONGEST_SHOWN = 200  # characters of an argument in a message
+from dpmd_fast.arguments import checked
+from dpmd_fast.errors import UserValueError
+
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
-
-
-def checked(name: str, value: object, *, positive: bool = False, below: float = math.inf) -> float:
-    """Return `value` as a float, or refuse it.
-
-    Parameters
-    ----------
-    name : str
-        The argument's name, for the message.
-    value : object
-        What the caller gave. Booleans, strings, arrays, NaN and infinities are refused.
-    positive : bool
-        Refuse 0 as well; negative numbers are always refused.
-    below : float
-        Exclusive upper limit.
-
-    Raises
-    ------
-    ValueError
-        Naming the argument, what was given and what is allowed.
-    """
-    lower = "> 0" if positive else ">= 0"
-    allowed = f"a finite number {lower}" + (f" and < {below:g}" if below < math.inf else "")
-    number = math.nan
-    if isinstance(value, Real) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:  # an integer beyond the range of floats
-            number = math.inf
-        except TypeError:  # a span of time says that it is a number
-            number = math.nan
-    # Written so that NaN fails: every comparison with it is false.
-    if not (0.0 <= number < below and number < math.inf) or (positive and number == 0.0):
-        raise ValueError(f"{name} = {shown(value)}: must be {allowed}")
-    return number
-
-
-def shown(value: object) -> str:
-    """What a message shows of an argument: a number or a text if it is short, the type of anything else.
-
-    An array that was given for a number may be the private reference, so its values are not shown.
-    """
-    exact = isinstance(value, (int, Fraction))
-    if exact and max(abs(value.numerator), value.denominator).bit_length() > 256:  # type: ignore[attr-defined]
-        return "a number of more than 77 digits"
-    plain = value is None or isinstance(value, (bool, str, bytes, Number, np.generic))
-    if plain and len(text := repr(value)) <= _LONGEST_SHOWN:
-        return text
-    return f"<{type(value).__name__}>"
-
-
-def checked_integer(name: str, value: object, *, minimum: int = 0, most_bits: int = 256) -> int:
-    """Return `value` as an int of at least `minimum`, or raise a ValueError that names the argument."""
-    try:
-        number = minimum - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = minimum - 1
-    if number < minimum:
-        raise ValueError(f"{name} = {shown(value)}: must be an integer >= {minimum}")
-    if number.bit_length() > most_bits:
-        raise ValueError(f"{name} = {shown(value)}: must be below 2^{most_bits}")
-    return number
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -93,7 +30,9 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     try:
         return float(brentq(function, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000))
     except (RuntimeError, ValueError):  # rounding has taken the change of sign away
-        raise ValueError("epsilon, delta or rho: too large or too small to be converted in floats") from None
+        raise UserValueError(
+            "epsilon, delta or rho: too large or too small to be converted in floats"
+        ) from None
 
 
 def _mills(x: float) -> float:

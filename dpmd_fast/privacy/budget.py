@@ -10,13 +10,15 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpmd_fast.arguments import checked, checked_integer, shown
+from dpmd_fast.errors import UserError, UserValueError
 from dpmd_fast.privacy import accounting
 
 Conversion: TypeAlias = Literal["gdp", "zcdp", "paper"]
 _CONVERSIONS = ("gdp", "zcdp", "paper")
 
 
-class BudgetExceeded(Exception):  # noqa: N818  (a public name other programs rely on)
+class BudgetExceeded(UserError):  # noqa: N818  (a public name other programs rely on)
     """A spend was refused because it asks for more than is left; nothing was spent or computed.
 
     Parameters
@@ -61,13 +63,14 @@ class Budget:
     conversion: Conversion = "gdp"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", accounting.checked("epsilon", self.epsilon, positive=True))
-        object.__setattr__(self, "delta", accounting.checked("delta", self.delta, positive=True, below=1.0))
+        object.__setattr__(self, "epsilon", checked("epsilon", self.epsilon, positive=True))
+        object.__setattr__(self, "delta", checked("delta", self.delta, positive=True, below=1.0))
         _check_conversion(self.conversion)
         if not 0.0 < 2.0 * self.rho < math.inf:  # mu^2
-            raise ValueError(
+            raise UserValueError(
                 f"epsilon = {self.epsilon!r}, delta = {self.delta!r}: they buy rho = {self.rho!r}, "
-                "which must be positive and finite"
+                "which must be positive and finite",
+                argument="epsilon",
             )
 
     @cached_property
@@ -95,7 +98,7 @@ class Budget:
             Also where (0, `delta`) already holds at `rho`: no epsilon stands for so little, and the budget
             of epsilon = 0 would spend more than was asked for.
         """
-        rho = accounting.checked("rho", rho, positive=True, below=1e300)
+        rho = checked("rho", rho, positive=True, below=1e300)
         _check_conversion(conversion)
         if conversion == "gdp":
             epsilon = accounting.gdp_epsilon(math.sqrt(2.0 * rho), delta)
@@ -104,17 +107,29 @@ class Budget:
         else:
             epsilon = accounting.paper_epsilon(rho, delta)
         if epsilon == 0.0:
-            raise ValueError(
+            raise UserValueError(
                 f"rho = {rho!r}: at delta = {delta!r} this already gives epsilon = 0; "
-                "allowed is a larger rho or a smaller delta"
+                "allowed is a larger rho or a smaller delta",
+                argument="rho",
             )
         return cls(epsilon, delta, conversion)
+
+
+def check_budget(budget: object) -> None:
+    """Refuse what is not a `Budget`."""
+    if not isinstance(budget, Budget):
+        raise UserValueError(
+            f"budget = {shown(budget)}: must be a Budget, for instance Budget(epsilon=1, delta=1e-6)",
+            argument="budget",
+        )
 
 
 def _check_conversion(conversion: object) -> None:
     if not isinstance(conversion, str) or conversion not in _CONVERSIONS:
         allowed = ", ".join(map(repr, _CONVERSIONS))
-        raise ValueError(f"conversion = {accounting.shown(conversion)}: must be one of {allowed}")
+        raise UserValueError(
+            f"conversion = {shown(conversion)}: must be one of {allowed}", argument="conversion"
+        )
 
 
 def resolve_schedule(
@@ -147,19 +162,19 @@ def resolve_schedule(
         mechanism skips that release: a zero projector share means that no projector is released in that
         step, a zero mean share that the query has nothing to move to and stays where it is.
     """
-    m = accounting.checked_integer("n_queries", n_queries, minimum=1)
-    t = accounting.checked_integer("steps", steps, minimum=1)
+    m = checked_integer("n_queries", n_queries, minimum=1)
+    t = checked_integer("steps", steps, minimum=1)
     if schedule is not None and not isinstance(schedule, str):
         return _checked_schedule(schedule, budget, (m, t, 2))
-    theta = accounting.checked("theta", theta, positive=True, below=1.0)
+    theta = checked("theta", theta, positive=True, below=1.0)
     if schedule is None:
         per_query = budget.rho / m
     elif schedule == "per-query":
         per_query = Budget(budget.epsilon / m, budget.delta / m, budget.conversion).rho
     else:
-        raise ValueError(
-            f"schedule = {accounting.shown(schedule)}: must be None, 'per-query' or an array of shape "
-            f"{(m, t, 2)}"
+        raise UserValueError(
+            f"schedule = {shown(schedule)}: must be None, 'per-query' or an array of shape {(m, t, 2)}",
+            argument="schedule",
         )
     shares = np.array([theta, 1.0 - theta])
     return np.broadcast_to(shares * (per_query / t), (m, t, 2)).copy()
@@ -169,18 +184,20 @@ def _checked_schedule(schedule: Any, budget: Budget, shape: tuple[int, ...]) -> 
     try:
         given = np.asarray(schedule)
     except ValueError as error:
-        raise ValueError(f"schedule is not a rectangular array: must have shape {shape}") from error
+        raise UserValueError(f"schedule is not a rectangular array: must have shape {shape}") from error
     if given.dtype.kind not in "iuf":
-        raise ValueError(f"schedule has dtype {given.dtype}: must hold real numbers")
+        raise UserValueError(f"schedule has dtype {given.dtype}: must hold real numbers")
     if given.shape != shape:
         what = "(n_queries, steps, 2)" if len(shape) == 3 else "(steps,)"
-        raise ValueError(f"schedule has shape {given.shape}: must be {what} = {shape}")
+        raise UserValueError(f"schedule has shape {given.shape}: must be {what} = {shape}")
     rho = given.astype(np.float64)
     if not np.all(np.isfinite(rho)) or np.any(rho < 0.0):
-        raise ValueError("schedule holds a negative, NaN or infinite value: must be non-negative and finite")
+        raise UserValueError(
+            "schedule holds a negative, NaN or infinite value: must be non-negative and finite"
+        )
     total = math.fsum(rho.ravel().tolist())
     if not abs(total - budget.rho) <= 1e-9 * budget.rho:
-        raise ValueError(f"schedule sums to {total!r}: must sum to budget.rho = {budget.rho!r}")
+        raise UserValueError(f"schedule sums to {total!r}: must sum to budget.rho = {budget.rho!r}")
     return rho * min(1.0, budget.rho / total)
 
 
@@ -189,7 +206,7 @@ def resolve_steps(schedule: object, budget: Budget, steps: int) -> list[float]:
     if schedule is None:
         return [budget.rho / steps] * steps
     if isinstance(schedule, str):
-        raise ValueError(
-            f"schedule = {accounting.shown(schedule)}: must be None or an array of shape {(steps,)}"
+        raise UserValueError(
+            f"schedule = {shown(schedule)}: must be None or an array of shape {(steps,)}", argument="schedule"
         )
     return [float(rho) for rho in _checked_schedule(schedule, budget, (steps,))]

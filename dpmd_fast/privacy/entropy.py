@@ -18,7 +18,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from dpmd_fast.privacy.accounting import checked_integer
+from dpmd_fast.arguments import checked_integer
+from dpmd_fast.errors import UserTypeError, UserValueError
 
 _DOMAIN = b"dpmd_fast seeded noise, version 1:"
 _CHUNK = 1 << 20
@@ -50,7 +51,7 @@ class EntropySource:
 
     def __init__(self, key: bytes | None = None) -> None:
         if key is not None and len(key) != 32:
-            raise ValueError(f"key of {len(key)} bytes: must have 32")
+            raise UserValueError(f"key of {len(key)} bytes: must have 32")
         self.private = key is None
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -83,7 +84,9 @@ class EntropySource:
         self._renew()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError("an EntropySource cannot be copied or pickled: two holders would draw the same noise")
+        raise UserTypeError(
+            "an EntropySource cannot be copied or pickled: two holders would draw the same noise"
+        )
 
 
 def open_source(seed: SupportsIndex | None = None) -> EntropySource:

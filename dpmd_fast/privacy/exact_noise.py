@@ -7,8 +7,9 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.kernels import exact_normal
-from dpmd_fast.privacy.accounting import checked_integer
+from dpmd_fast.arguments import checked_integer
+from dpmd_fast.errors import UserMemoryError, UserRuntimeError, UserValueError
+from dpmd_fast.kernels.noise import exact_normal
 from dpmd_fast.privacy.entropy import EntropySource
 
 # Samples made from one stretch of the word stream, and stretches drawn at a time: fixed, so that the samples
@@ -50,12 +51,15 @@ def rounded_normals(
     count = checked_integer("size", size)
     scale = checked_integer("deviation", deviation, minimum=1)
     if scale > exact_normal.LARGEST_DEVIATION:
-        raise ValueError(f"deviation = {deviation!r}: must be at most {exact_normal.LARGEST_DEVIATION}")
+        raise UserValueError(
+            f"deviation = {deviation!r}: must be at most {exact_normal.LARGEST_DEVIATION}",
+            argument="deviation",
+        )
     out = np.full(count, _UNMADE)
     for start in range(0, count, CHUNK * CHUNKS_AT_A_TIME):
         _fill(source, out[start : start + CHUNK * CHUNKS_AT_A_TIME], scale, n_threads)
     if (out == _UNMADE).any():
-        raise MemoryError("noise could not be made completely: a thread found no memory")
+        raise UserMemoryError("noise could not be made completely: a thread found no memory")
     return out
 
 
@@ -75,4 +79,4 @@ def _fill(source: EntropySource, out: NDArray[np.int64], deviation: int, n_threa
             made = made + more if more >= 0 else more
             left = left[used:]
         if made == exact_normal.STUCK:
-            raise RuntimeError("the words of the entropy source repeat themselves: it is defective")
+            raise UserRuntimeError("the words of the entropy source repeat themselves: it is defective")

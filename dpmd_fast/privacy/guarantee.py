@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Literal, TypeAlias
 
-from dpmd_fast.privacy.accounting import checked, checked_integer, gdp_epsilon, gdp_mu, shown
+from dpmd_fast.arguments import checked, checked_choice, checked_integer, shown
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.privacy.accounting import gdp_epsilon, gdp_mu
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 
@@ -55,18 +57,26 @@ class Guarantee:
         epsilon = checked("epsilon", self.epsilon)
         delta = checked("delta", self.delta, positive=True, below=1.0)
         mu = checked("mu", self.mu)
-        _one_of("adjacency", self.adjacency, ("replace-one", "add-remove"))
-        _one_of("holds", self.holds, ("unconditional", "conditional", "not private"))
+        checked_choice("adjacency", self.adjacency, ("replace-one", "add-remove"))
+        checked_choice("holds", self.holds, ("unconditional", "conditional", "not private"))
         if not isinstance(self.statement, str) or not self.statement.strip() or "\n" in self.statement:
-            raise ValueError(f"statement = {shown(self.statement)}: must be one non-empty line of text")
+            raise UserValueError(
+                f"statement = {shown(self.statement)}: must be one non-empty line of text",
+                argument="statement",
+            )
         if not isinstance(self.conditions, tuple) or not all(isinstance(c, str) for c in self.conditions):
-            raise ValueError(f"conditions = {shown(self.conditions)}: must be a tuple of strings")
+            raise UserValueError(
+                f"conditions = {shown(self.conditions)}: must be a tuple of strings", argument="conditions"
+            )
         if self.holds == "conditional" and not self.conditions:
-            raise ValueError("conditions = (): a conditional guarantee must name its conditions")
+            raise UserValueError(
+                "conditions = (): a conditional guarantee must name its conditions", argument="conditions"
+            )
         most = gdp_mu(epsilon, delta)
         if self.holds != "not private" and mu > most * (1.0 + 1e-9):
-            raise ValueError(
-                f"mu = {mu!r}: (epsilon, delta) = ({epsilon:g}, {delta:g}) allows mu up to {most!r} only"
+            raise UserValueError(
+                f"mu = {mu!r}: (epsilon, delta) = ({epsilon:g}, {delta:g}) allows mu up to {most!r} only",
+                argument="mu",
             )
         for name, value in (("epsilon", epsilon), ("delta", delta), ("mu", mu)):
             object.__setattr__(self, name, value)
@@ -116,7 +126,7 @@ def paper_guarantee(
     dim = checked_integer("dim", dim, minimum=1)
     h = checked("bandwidth", bandwidth, positive=True)
     constant = checked("sensitivity_constant", sensitivity_constant, positive=True)
-    _one_of("lemma", lemma, (1, 2))
+    checked_choice("lemma", lemma, (1, 2))
     bounds = _paper_bounds(n, dim, h, constant, lemma)
     failure = "n^-(1+c)" if lemma == 1 else "n^-c"
     numbers = f"{budget.epsilon:g}, {budget.delta:g}"
@@ -323,8 +333,3 @@ def warn_large_delta(delta: float, n: int, stacklevel: int = 3) -> None:
             LargeDeltaWarning,
             stacklevel=stacklevel,
         )
-
-
-def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if isinstance(value, bool) or value not in allowed:
-        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(map(repr, allowed))}")

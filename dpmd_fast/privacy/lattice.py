@@ -13,7 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dpmd_fast.privacy.accounting import checked
+from dpmd_fast.arguments import checked
+from dpmd_fast.errors import UserValueError
 from dpmd_fast.privacy.guarantee import Adjacency
 
 _BOUND = 1 << 28  # vectors have entries of up to 14 bits: truncation takes some parts in 10,000
@@ -84,14 +85,15 @@ def choose_lattice(mu: float, tau: float, adjacency: Adjacency) -> Lattice:
     mu = checked("mu", mu, positive=True)
     tau = checked("tau", tau, positive=True)
     if not _TAUS[0] <= tau <= _TAUS[1]:
-        raise ValueError(f"tau = {tau!r}: must lie between {_TAUS[0]:g} and {_TAUS[1]:g}")
+        raise UserValueError(f"tau = {tau!r}: must lie between {_TAUS[0]:g} and {_TAUS[1]:g}", argument="tau")
     apart = contributions_apart(adjacency)
     deviation = math.ceil(min(max(_BOUND * apart / mu, _DEVIATIONS[0]), _DEVIATIONS[1]))
     most = deviation * mu / apart
     if not _LEAST_BOUND <= most <= _LARGEST_BOUND:
-        raise ValueError(
+        raise UserValueError(
             f"mu = {mu!r}: the release supports {apart * _LEAST_BOUND / _DEVIATIONS[1]:.1g} to "
-            f"{apart * _LARGEST_BOUND / _DEVIATIONS[0]:.1g}; choose another budget"
+            f"{apart * _LARGEST_BOUND / _DEVIATIONS[0]:.1g}; choose another budget",
+            argument="mu",
         )
     bound = math.floor(most)
     while apart * bound / deviation > mu:  # the division above may have been rounded up

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.privacy.accounting import checked_integer, shown
+from dpmd_fast.arguments import checked_integer, shown
+from dpmd_fast.errors import UserOverflowError, UserValueError
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.entropy import EntropySource
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice
-from dpmd_fast.privacy.mechanism import noisy_sums
+from dpmd_fast.privacy.noise import noisy_sums
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -48,7 +49,7 @@ class Grid(NamedTuple):
             edges = np.linspace(low, high, bins + 1)
         edges[0], edges[-1] = low, high
         if not (np.diff(edges) > 0.0).all():
-            raise ValueError(f"({low!r}, {high!r}) is too narrow for {bins} bins")
+            raise UserValueError(f"({low!r}, {high!r}) is too narrow for {bins} bins")
         return cls(edges, geometric)
 
 
@@ -57,7 +58,9 @@ def levels_of(bins: object) -> int:
     count = checked_integer("bins", bins, minimum=1)
     allowed = [BRANCHES**level for level in range(_LEVELS[0], _LEVELS[1] + 1)]
     if count not in allowed:
-        raise ValueError(f"bins = {shown(bins)}: must be one of {', '.join(map(str, allowed))}")
+        raise UserValueError(
+            f"bins = {shown(bins)}: must be one of {', '.join(map(str, allowed))}", argument="bins"
+        )
     return allowed.index(count) + _LEVELS[0]
 
 
@@ -156,7 +159,7 @@ def noisy_counts(counts: Integers, plan: NestedLattice, entropy: EntropySource) 
     One release of the mechanism for all columns and levels together; `NestedLattice` has the proof.
     """
     if int(counts.sum(axis=1).max()) * plan.unit >= _MOST:
-        raise OverflowError("too many records for 64-bit sums at this budget")
+        raise UserOverflowError("too many records for 64-bit sums at this budget")
     levels = nested(counts)
     nodes = plan.unit * np.concatenate([level.ravel() for level in levels])
     noisy = noisy_sums(nodes[:, None, None], plan.lattice, entropy, 1).ravel()

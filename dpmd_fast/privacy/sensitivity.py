@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from dpmd_fast.errors import UserValueError
+
 
 def projector_bound(n: int, dim: int, bandwidth: float, constant: float) -> float:
     """Delta_P = C / (n h^d), for the projector of Lemma 1 and the averaged projector of Lemma 2."""
@@ -25,8 +27,9 @@ def _bound(n: int, dim: int, bandwidth: float, constant: float, power: int) -> f
     except OverflowError:
         bound = math.inf
     if not 0.0 < bound < math.inf:
-        raise ValueError(
+        raise UserValueError(
             f"bandwidth = {bandwidth!r}: C / (n h^{power}) is {bound!r} in floating point for dim = {dim}; "
-            "rescale the data so that the bandwidth is nearer to 1"
+            "rescale the data so that the bandwidth is nearer to 1",
+            argument="bandwidth",
         )
     return bound

@@ -18,7 +18,7 @@ from functools import cache, partial
 import numpy as np
 
 from dpmd_fast import Ledger
-from dpmd_fast.atlas_file import _HEAD_PATTERN, _arrays, _metadata, _sealed
+from dpmd_fast.models.atlas_file import _HEAD_PATTERN, _arrays, _metadata, _sealed
 from fuzz.harness import folder
 from fuzz.targets import atlas
 

@@ -29,8 +29,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from dpmd_fast import BudgetExceeded, Ledger
 from dpmd_fast.cli.errors import _raised_on_purpose
-from dpmd_fast.sums import TooManyRecords
-from dpmd_fast.tasks import MismatchedSums
+from dpmd_fast.kernels.sums.exact import TooManyRecords
+from dpmd_fast.reference.tasks import MismatchedSums
 
 CANARY = 7.77123e-3  # stands in every private reference
 DIGITS = "777123"

@@ -11,8 +11,8 @@ import numpy as np
 
 import dpmd_fast as dp
 from dpmd_fast import Atlas, Budget, Preprocessor, metrics
+from dpmd_fast.mechanisms.atlas.subspace import Subspace
 from dpmd_fast.privacy.guarantee import certified_guarantee
-from dpmd_fast.subspace import Subspace
 from fuzz.harness import CANARY, NO_CHART, bank, folder
 
 BUDGET = Budget(1.0, 1e-6)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import strategies as st
 
 from dpmd_fast import Atlas, Ledger, release_moments
-from dpmd_fast.atlas_file import _arrays, _metadata, _sealed
-from dpmd_fast.files import read_points, transform_file
+from dpmd_fast.models.atlas_file import _arrays, _metadata, _sealed
+from dpmd_fast.tables.files import read_points, transform_file
 from fuzz import corpus
 from fuzz.harness import TALLY, UNREADABLE, bank, folder, fuzzed, judged
 from fuzz.lines import line_folder, run_line

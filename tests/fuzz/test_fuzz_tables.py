@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from dpmd_fast.distributed import arrow_batches, merge_sums, partial_sums, transform_batches
-from dpmd_fast.kernels.index import build_index
+from dpmd_fast.kernels.search.index import build_index
+from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.sums import MomentSums
-from dpmd_fast.tasks import PartialSums, SumTask, ValidTask
+from dpmd_fast.reference.engines import arrow_batches, merge_sums, partial_sums, transform_batches
+from dpmd_fast.reference.tasks import PartialSums, SumTask, ValidTask
 from fuzz.harness import UNREADABLE, fuzzed, judged
 from fuzz.strategies import NAMES, array_recipes, table_recipes
 from fuzz.targets import POINTS, atlas, queries, reference

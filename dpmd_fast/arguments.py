@@ -1,0 +1,239 @@
+"""Checks of arguments, before any work and before any budget is spent.
+
+Messages name the argument, what was given and what is allowed. About a private reference they say
+no value, no row and no count: only its type and its public shape.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from fractions import Fraction
+from numbers import Number, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.errors import UserTypeError, UserValueError
+
+Points = NDArray[np.floating[Any]]
+
+# Values in units of the bandwidth stay below 1e140, so that sums of their squares do not overflow.
+LARGEST = 1e100
+_LONGEST_SHOWN = 200  # characters of an argument in a message
+_SMALLEST = 1e-40
+_MOST_STEPS = 100_000
+_LEAST_SPREAD = 1e-30  # of anchors: bandwidths and files have a smallest size
+
+
+def checked(name: str, value: object, *, positive: bool = False, below: float = math.inf) -> float:
+    """Return `value` as a float, or refuse it.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name, for the message.
+    value : object
+        What the caller gave. Booleans, strings, arrays, NaN and infinities are refused.
+    positive : bool
+        Refuse 0 as well; negative numbers are always refused.
+    below : float
+        Exclusive upper limit.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, what was given and what is allowed.
+    """
+    lower = "> 0" if positive else ">= 0"
+    allowed = f"a finite number {lower}" + (f" and < {below:g}" if below < math.inf else "")
+    number = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:  # an integer beyond the range of floats
+            number = math.inf
+        except TypeError:  # a span of time says that it is a number
+            number = math.nan
+    # Written so that NaN fails: every comparison with it is false.
+    if not (0.0 <= number < below and number < math.inf) or (positive and number == 0.0):
+        raise UserValueError(f"{name} = {shown(value)}: must be {allowed}", argument=name)
+    return number
+
+
+def shown(value: object) -> str:
+    """What a message shows of an argument: a number or a text if it is short, the type of anything else.
+
+    An array that was given for a number may be the private reference, so its values are not shown.
+    """
+    exact = isinstance(value, (int, Fraction))
+    if exact and max(abs(value.numerator), value.denominator).bit_length() > 256:  # type: ignore[attr-defined]
+        return "a number of more than 77 digits"
+    plain = value is None or isinstance(value, (bool, str, bytes, Number, np.generic))
+    if plain and len(text := repr(value)) <= _LONGEST_SHOWN:
+        return text
+    return f"<{type(value).__name__}>"
+
+
+def checked_integer(name: str, value: object, *, minimum: int = 0, most_bits: int = 256) -> int:
+    """Return `value` as an int of at least `minimum`, or raise a ValueError that names the argument."""
+    try:
+        number = minimum - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = minimum - 1
+    if number < minimum:
+        raise UserValueError(f"{name} = {shown(value)}: must be an integer >= {minimum}", argument=name)
+    if number.bit_length() > most_bits:
+        raise UserValueError(f"{name} = {shown(value)}: must be below 2^{most_bits}", argument=name)
+    return number
+
+
+def checked_points(name: str, values: Any, *, columns: int | None = None) -> Points:
+    """Return `values` as a finite two-dimensional float array (float32 stays float32), or refuse it."""
+    array = checked_numbers(name, values)
+    if array.ndim != 2:
+        hint = ". Reshape your data: one point is one row, values.reshape(1, -1)" if array.ndim == 1 else ""
+        raise UserValueError(f"{name} has {array.ndim} dimension(s): must have 2 (rows are points){hint}")
+    rows, width = array.shape
+    if width < 1:
+        raise UserValueError(
+            f"{name} has 0 feature(s) (shape={array.shape}) while a minimum of 1 is required."
+        )
+    if rows < 1:
+        raise UserValueError(
+            f"{name} has 0 sample(s) (shape={array.shape}) while a minimum of 1 is required."
+        )
+    if columns is not None and width != columns:
+        raise UserValueError(f"{name} has {width} features: must have {columns}, as the reference")
+    check_range(name, array)
+    return array
+
+
+def checked_point(name: str, values: Any, columns: int) -> Points:
+    """Return `values` as one finite point of `columns` coordinates."""
+    array = checked_numbers(name, values)
+    if array.shape not in ((columns,), (1, columns)):
+        raise UserValueError(f"{name} has shape {array.shape}: must be one point, shape ({columns},)")
+    check_range(name, array)
+    return array.reshape(columns)
+
+
+def checked_geometry(bandwidth: Any, dim: Any, beta: Any, columns: int) -> tuple[float, int, float]:
+    """Bandwidth > 0, 1 <= dim < D, beta >= 2."""
+    h = checked_bandwidth(bandwidth)
+    d = checked_integer("dim", dim, minimum=1)
+    if d >= columns:
+        raise UserValueError(
+            f"dim = {d}: must be below the number of columns; the points have {columns} feature(s)",
+            argument="dim",
+        )
+    return h, d, checked_beta(beta)
+
+
+def checked_bandwidth(bandwidth: Any) -> float:
+    h = checked("bandwidth", bandwidth, positive=True)
+    if not _SMALLEST < h < LARGEST:
+        raise UserValueError(
+            f"bandwidth = {shown(bandwidth)}: must lie between {_SMALLEST:g} and {LARGEST:g}",
+            argument="bandwidth",
+        )
+    return h
+
+
+def checked_beta(beta: Any) -> float:
+    exponent = checked("beta", beta, positive=True)
+    if exponent < 2.0:
+        raise UserValueError(f"beta = {shown(beta)}: must be at least 2", argument="beta")
+    return exponent
+
+
+def check_anchors(Z: NDArray[np.float64], dim: int | None) -> None:
+    """Refuse public points around which no atlas can be laid; `dim` is None if it is to be found."""
+    D = Z.shape[1]
+    if dim is not None and dim >= D:
+        raise UserValueError(
+            f"dim = {dim}: must be below the number of columns; the points have {D} feature(s)",
+            argument="dim",
+        )
+    if len(Z) < D + 2:
+        raise UserValueError(f"anchors has {len(Z)} sample(s): must have at least D + 2 = {D + 2}")
+    if dim is None and D < 2:
+        raise UserValueError(
+            "dim = 'auto': must be a number below the number of columns; the points have 1 feature",
+            argument="dim",
+        )
+    spread = float(np.ptp(Z, axis=0).max())
+    if not spread > _LEAST_SPREAD:
+        raise UserValueError(
+            f"anchors span {spread:g} in their widest column: must not all be equal, and not below "
+            f"{_LEAST_SPREAD:g}"
+        )
+
+
+def checked_cover(value: object) -> float:
+    """Distance of charts in units of the bandwidth."""
+    cover = checked("cover", value, positive=True)
+    if cover > 1.0:
+        raise UserValueError(f"cover = {shown(value)}: must be at most 1", argument="cover")
+    return cover
+
+
+def checked_steps(value: object, name: str = "steps") -> int:
+    """A number of repetitions, at least 1, that comes to an end."""
+    steps = checked_integer(name, value, minimum=1)
+    if steps > _MOST_STEPS:
+        raise UserValueError(f"{name} = {shown(value)}: must be at most {_MOST_STEPS}", argument=name)
+    return steps
+
+
+def checked_threads(n_threads: Any) -> int | None:
+    """None for all threads, or an integer of at least 1."""
+    return None if n_threads is None else checked_integer("n_threads", n_threads, minimum=1)
+
+
+def checked_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
+    """Return `value` if it is one of a few words or numbers, or refuse it."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or value not in allowed:
+        raise UserValueError(
+            f"{name} = {shown(value)}: must be one of {', '.join(map(repr, allowed))}", argument=name
+        )
+    return value
+
+
+def check_enough(name: str, rows: int, dim: int) -> None:
+    """Refuse a reference of fewer than dim + 2 points."""
+    if rows < dim + 2:
+        raise UserValueError(f"{name} has {rows} sample(s): must have at least dim + 2 = {dim + 2}")
+
+
+def check_range(name: str, array: Points) -> None:
+    """Refuse NaN, infinities and values whose squares would overflow."""
+    if not np.isfinite(array).all():
+        raise UserValueError(f"{name} contains NaN or infinity: all values must be finite")
+    if array.size and max(float(array.max()), -float(array.min())) > LARGEST:
+        raise UserValueError(
+            f"{name} contains values beyond {LARGEST:g}: their squares would overflow; rescale"
+        )
+
+
+def checked_numbers(name: str, values: Any) -> Points:
+    """Return `values` as an array of floats of any shape, or refuse it."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise UserTypeError(f"{name} is a masked array: must be a plain one, as values.filled(numpy.nan)")
+    if type(values).__module__.startswith("scipy.sparse"):
+        raise UserTypeError(f"{name} is a sparse matrix: must be dense, for instance values.toarray()")
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind == "O":  # a table of mixed number types, or not numbers at all
+            array = array.astype(np.float64)
+    except Exception:  # whatever it is: the converter's own message would show a value
+        array = np.empty(0, dtype="U")
+    if array.dtype.kind == "c":
+        raise UserValueError(f"{name} holds complex numbers: Complex data not supported, must be real")
+    if array.dtype.kind not in "fiub":
+        raise UserValueError(
+            f"{name} holds values that are not numbers: must be a rectangular array of numbers"
+        )
+    with np.errstate(over="ignore"):  # of extended precision
+        return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)

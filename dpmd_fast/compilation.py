@@ -1,0 +1,43 @@
+"""Compile everything before the first request."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+
+def warmup() -> None:
+    """Compile every kernel for the usual types, or load it from the cache.
+
+    The first time on a machine this takes about a minute; after that well under a second. Kernels work
+    in float64 inside, so one compilation serves float32 and float64 input alike.
+    """
+    rng = np.random.default_rng(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about data that are there to compile with
+        _run_all(rng)
+
+
+def _run_all(rng: np.random.Generator) -> None:
+    from dpmd_fast.baselines.gradient_descent import gradient_descent
+    from dpmd_fast.baselines.manifold_denoiser import ManifoldDenoiser
+    from dpmd_fast.kernels.search.balls import count_neighbors
+    from dpmd_fast.kernels.search.index import build_index
+    from dpmd_fast.mechanisms.atlas.release import release_atlas
+    from dpmd_fast.mechanisms.denoiser import DPManifoldDenoiser
+    from dpmd_fast.mechanisms.projector import dp_projector
+    from dpmd_fast.privacy.budget import Budget
+
+    for columns in (3, 9):  # small matrices are diagonalised by other code than larger ones
+        reference, queries = rng.normal(size=(200, columns)), rng.normal(size=(4, columns))
+        anchors = rng.normal(size=(40, columns))
+        budget = Budget(epsilon=0.5, delta=1e-3)
+        ManifoldDenoiser(bandwidth=3.0, dim=1).fit(reference).transform(queries)
+        for mechanism in ("moments", "projector"):
+            private = DPManifoldDenoiser(bandwidth=3.0, dim=1, budget=budget, mechanism=mechanism)
+            private.fit(reference).transform(queries)
+        release_atlas(reference, anchors, dim=1, budget=Budget(50.0, 1e-3), bandwidth=3.0, rounds=2)
+        dp_projector(reference, queries[0], 3.0, 1, budget)
+        gradient_descent(reference, queries, 3.0, 1, steps=2)
+        count_neighbors(build_index(reference, 3.0), queries)

@@ -1,0 +1,327 @@
+"""Exact fixed-radius search: 64-point leaves, box pruning, one bit per candidate.
+
+A reference point is found by its *sketch*, in units of the radius: its leading coordinates after a
+global rotation to principal axes, and the length of the rest. It bounds a distance from both sides,
+
+    |x - y|^2 >= |x1 - y1|^2 + (rx - ry)^2 = lower,     |x - y|^2 <= lower + 4 rx ry,
+
+so a tile of sketch products settles all but a thin shell of candidates, and only that shell is
+measured in full, by differences of the original coordinates. Rounding in the sketch moves
+candidates into the shell, never across the radius: the answer is the one of a plain double loop.
+
+A leaf's neighbours are a 64-bit word for each pair (query, leaf); no list of neighbours is kept.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.search.index import (
+    LEAF,
+    BallIndex,
+    pad_queries,
+    shift_leaf,
+    sketch_point,
+    sketch_queries,
+)
+from dpmd_fast.kernels.vector.bits import ball_masks, count_ones, count_trailing_zeros
+from dpmd_fast.kernels.vector.lanes import square_distance
+
+_BUNDLE = 64  # leaves below a node that are looked at without following the tree
+SINGLE_MOST = 1e30  # beyond this, squares leave the range of single precision
+SINGLE_EPS = float(np.finfo(np.float32).eps)
+
+
+def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = None) -> np.ndarray:
+    """Number of reference points within the closed ball around each row of `X`."""
+    points, rests = sketch_queries(index, X)
+    with threads(n_threads, chunk=16):
+        return _count(index, pad_queries(index, X), points, rests)
+
+
+@device(inline=True)
+def walk_room(index):
+    """Scratch for `find_leaves` (a stack, gaps) and `near_masks` (a shifted point, two words)."""
+    return (
+        np.empty(128, np.int64),
+        np.empty(_BUNDLE),
+        np.empty(index.depth, np.float32),
+        np.empty(2, np.uint64),
+    )
+
+
+@device(inline=True)
+def find_leaves(index, low, high, size, leaves, walk):
+    """Leaves whose box may come within the radius of the box [low, high]; returns their number.
+
+    `size` is the largest |sketch|^2 in that box, `walk` is scratch. The tree is left where a node has few
+    leaves: their boxes lie side by side, and looking at all of them costs less than following branches.
+    """
+    depth = len(low)
+    stack, gaps = walk[0], walk[1]
+    stack[0] = 0
+    top = 1
+    found = 0
+    while top > 0:
+        top -= 1
+        node = stack[top]
+        limit = 1.0 + index.rounding * (1.0 + size + index.sizes[node])
+        first, count = index.spans[node, 0], index.spans[node, 1]
+        if count <= _BUNDLE:
+            _leaf_gaps(index.leaf_low, index.leaf_high, first, count, low, high, gaps)
+            for j in range(count):
+                if gaps[j] <= limit:
+                    leaves[found] = first + j
+                    found += 1
+            continue
+        gap = 0.0
+        for k in range(depth):
+            side = max(index.low[node, k] - high[k], low[k] - index.high[node, k])
+            if side > 0.0:
+                gap += side * side
+        if gap <= limit:
+            stack[top] = index.children[node, 1]
+            stack[top + 1] = index.children[node, 0]
+            top += 2
+    return found
+
+
+@device(inline=True)
+def _leaf_gaps(leaf_low, leaf_high, first, count, low, high, gaps):
+    """Squared distances of `count` leaf boxes to the box [low, high]."""
+    for j in range(count):
+        gaps[j] = 0.0
+    for k in range(len(low)):
+        below, above = low[k], high[k]
+        for j in range(count):
+            left = leaf_low[k, first + j] - above
+            right = below - leaf_high[k, first + j]
+            side = left if left > right else right
+            side = side if side > 0.0 else 0.0
+            gaps[j] += side * side
+
+
+@device
+def settle(Y, limit, X, x0, first, inside, maybe):
+    """`inside` plus those of `maybe` that a full distance puts within the radius; bit 0 is row `first`."""
+    width = Y.shape[1]
+    shell = maybe & ~inside
+    one = np.uint64(1)
+    while shell != 0:
+        bit = count_trailing_zeros(shell)
+        if square_distance(X, x0, Y, (first + bit) * width, width) <= limit:
+            inside |= one << np.uint64(bit)
+        shell &= shell - one
+    return inside
+
+
+@device
+def _row_gaps(sketch, low, high, gaps):
+    """Squared distance of each point of a leaf to the box [low, high], from below."""
+    gaps[:] = 0.0
+    for k in range(len(low)):
+        for r in range(LEAF):
+            below = low[k] - sketch[k, r]
+            above = sketch[k, r] - high[k]
+            gap = below if below > above else above
+            gap = gap if gap > 0.0 else 0.0
+            gaps[r] += gap * gap
+
+
+@device
+def leaf_masks(index, leaf, leaves, found, masks):
+    """masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`.
+
+    Sketches are compared in single precision about the middle of the leaf, where they are of the
+    size of one; what single precision cannot decide is settled in double.
+    """
+    n, width = index.rows.shape
+    depth = index.depth
+    here = min(LEAF, n - leaf * LEAF)
+    h2 = index.radius * index.radius
+    own_node = index.leaf_nodes[leaf]
+    middle = 0.5 * (index.low[own_node] + index.high[own_node])
+    single = np.empty((depth, LEAF), np.float32)
+    half_norms = np.empty(LEAF, np.float32)
+    rests = np.empty(LEAF, np.float32)
+    own_size = shift_leaf(index.sketch[leaf], index.rests[leaf], here, middle, single, half_norms, rests)
+    queries = single.T.copy()
+    own_norms = half_norms.copy()
+    gaps = np.empty(LEAF)
+    words = np.empty(2, np.uint64)
+    for f in range(found):
+        other = leaves[f]
+        node = index.leaf_nodes[other]
+        _row_gaps(index.sketch[leaf], index.low[node], index.high[node], gaps)
+        there = min(LEAF, n - other * LEAF)
+        size = shift_leaf(index.sketch[other], index.rests[other], there, middle, single, half_norms, rests)
+        size = max(size, own_size)
+        double = index.rounding * (1.0 + index.sizes[own_node] + index.sizes[node])
+        slack = double + (depth + 8) * SINGLE_EPS * 4.0 * size
+        for r in range(here):
+            word = np.uint64(0)
+            if gaps[r] <= 1.0 + double:
+                if size < SINGLE_MOST:
+                    # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
+                    base = -0.5 - np.float64(own_norms[r])
+                    ball_masks(
+                        queries,
+                        r * depth,
+                        single,
+                        0,
+                        depth,
+                        half_norms,
+                        rests,
+                        0,
+                        index.rests[leaf, r],
+                        base - 0.5 * slack,
+                        base + 0.5 * slack,
+                        words,
+                    )
+                else:
+                    words[0] = all_bits(there)
+                    words[1] = 0
+                word = words[0]
+                if word != words[1]:
+                    word = settle(
+                        index.rows, h2, index.rows, (leaf * LEAF + r) * width, other * LEAF, words[1], word
+                    )
+            masks[r, f] = word
+
+
+@device(inline=True)
+def near_masks(index, point, rest, size, leaves, found, near, sure, walk):
+    """Points that may lie (`near`) and surely lie (`sure`) in the ball around one query, by leaf.
+
+    `size` is the squared norm of the query's sketch. Leaves without candidates are taken off the list;
+    returns the number of those left. No helper is called in the loop, and arrays are taken out of the index
+    before it: every array that changes hands has its references counted, atomically.
+    """
+    n, depth, rounding = len(index.rows), index.depth, index.rounding
+    middles, spreads, sizes, leaf_nodes = index.middles, index.spreads, index.sizes, index.leaf_nodes
+    single, half_norms, rests = index.single, index.single_half_norms, index.single_rests
+    shifted, words = walk[2], walk[3]
+    kept = 0
+    for f in range(found):
+        leaf = leaves[f]
+        norm = rest * rest
+        for k in range(depth):
+            value = np.float32(point[k] - middles[leaf, k])
+            shifted[k] = value
+            norm += np.float64(value) * np.float64(value)
+        largest = max(norm, spreads[leaf])
+        slack = rounding * (1.0 + size + sizes[leaf_nodes[leaf]])
+        slack += (depth + 8) * SINGLE_EPS * 4.0 * largest
+        if slack < 1.0 and largest < SINGLE_MOST:
+            # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
+            base = 0.5 * norm - 0.5
+            ball_masks(
+                shifted,
+                0,
+                single,
+                leaf * depth * LEAF,
+                depth,
+                half_norms,
+                rests,
+                leaf * LEAF,
+                rest,
+                base - 0.5 * slack,
+                base + 0.5 * slack,
+                words,
+            )
+        else:
+            words[0] = all_bits(min(LEAF, n - leaf * LEAF))
+            words[1] = 0
+        if words[0] != 0:
+            leaves[kept] = leaf
+            near[kept] = words[0]
+            sure[kept] = words[1]
+            kept += 1
+    return kept
+
+
+@device
+def point_masks(index, X, x0, point, rest, leaves, masks):
+    """Leaves with points in the ball around one query (row at element `x0` of X), and which points.
+
+    Returns the number of leaves; a few of them may turn out to have none.
+    """
+    size = square_norm(point)
+    walk = walk_room(index)
+    found = find_leaves(index, point, point, size, leaves, walk)
+    sure = np.empty(found, np.uint64)
+    found = near_masks(index, point, rest, size, leaves, found, masks, sure, walk)
+    rows, width, h2 = index.rows, index.rows.shape[1], index.radius * index.radius
+    one = np.uint64(1)
+    for f in range(found):
+        shell = masks[f] & ~sure[f]
+        inside = sure[f]
+        while shell != 0:
+            bit = count_trailing_zeros(shell)
+            if square_distance(X, x0, rows, (leaves[f] * LEAF + bit) * width, width) <= h2:
+                inside |= one << np.uint64(bit)
+            shell &= shell - one
+        masks[f] = inside
+    return found
+
+
+@device
+def search_room(index):
+    """Scratch for `candidates`, once for many points: leaves, words (near and sure), sketch, axes, a row,
+    and that of the walk."""
+    n_leaves = len(index.rests)
+    across = np.zeros((index.depth, index.rows.shape[1]))
+    for i in range(index.columns):
+        for k in range(index.depth):
+            across[k, i] = index.axes[i, k]
+    return (
+        np.empty(n_leaves, np.int64),
+        np.empty((2, n_leaves), np.uint64),
+        np.empty(index.sketch.shape[1]),
+        across,
+        np.zeros(index.rows.shape[1]),
+        walk_room(index),
+    )
+
+
+@device(inline=True)
+def candidates(index, X, q, room):
+    """Leaves and words of points that may lie in the ball around row q of X, in `room`; their number."""
+    leaves, words, point, across, left, walk = room
+    rest = sketch_point(index, X, q * X.shape[1], point, across, left)
+    size = square_norm(point)
+    found = find_leaves(index, point, point, size, leaves, walk)
+    return near_masks(index, point, rest, size, leaves, found, words[0], words[1], walk)
+
+
+@device(inline=True)
+def all_bits(count):
+    """A word with its first `count` bits set."""
+    full = ~np.uint64(0)
+    return full if count == LEAF else ~(full << np.uint64(count))
+
+
+@device(inline=True)
+def square_norm(point):
+    norm = 0.0
+    for k in range(len(point)):
+        norm += point[k] * point[k]
+    return norm
+
+
+@kernel(parallel=True)
+def _count(index, X, points, rests):
+    m = len(X)
+    width = X.shape[1]
+    counts = np.zeros(m, np.int64)
+    n_leaves = len(index.rests)
+    for q in prange(m):
+        leaves = np.empty(n_leaves, np.int64)
+        masks = np.empty(n_leaves, np.uint64)
+        found = point_masks(index, X, q * width, points[q], rests[q], leaves, masks)
+        total = 0
+        for f in range(found):
+            total += count_ones(masks[f])
+        counts[q] = total
+    return counts

@@ -1,0 +1,348 @@
+"""The ball index: reference points in 64-point leaves, with sketches and a tree of bounding boxes.
+
+A point's *sketch*, in units of the radius, is its leading coordinates after a global rotation to
+principal axes, and the length of the rest. `balls.py` says what it is good for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
+
+LEAF = 64
+_SKETCH_MOST = 24
+_SKETCH_ALL = 8  # up to this many columns the sketch is the whole point
+_TAIL = 0.02  # share of h^2 that the coordinates outside the sketch may carry
+
+
+class BallIndex(NamedTuple):
+    """Reference points in leaf order with their sketches and a tree of bounding boxes."""
+
+    rows: np.ndarray  # (n, width) float64 in leaf order; column D is 1, the padding 0
+    columns: int  # D
+    depth: int  # sketch coordinates that enter products: all but the rest
+    order: np.ndarray  # (n,) original number of each row
+    sketch: np.ndarray  # (leaves, depth, 64) coordinates by leaf, in units of the radius
+    rests: np.ndarray  # (leaves, 64) length of the part outside the sketch
+    middles: np.ndarray  # (leaves, depth) centre of each leaf, and the leaf about it in single precision:
+    single: np.ndarray  # (leaves, depth, 64)
+    single_half_norms: np.ndarray  # (leaves, 64); padding -1e38
+    single_rests: np.ndarray  # (leaves, 64)
+    spreads: np.ndarray  # (leaves,) largest squared norm about the centre
+    low: np.ndarray  # (nodes, depth) bounding boxes
+    high: np.ndarray
+    sizes: np.ndarray  # (nodes,) largest |sketch|^2
+    children: np.ndarray  # (nodes, 2), or (-1, leaf number)
+    spans: np.ndarray  # (nodes, 2) first leaf and number of leaves below a node
+    leaf_nodes: np.ndarray  # (leaves,) node of each leaf
+    leaf_low: np.ndarray  # (depth, leaves) the boxes of the leaves again, side by side
+    leaf_high: np.ndarray
+    axes: np.ndarray  # (D, kept) rotation to the leading axes
+    center: np.ndarray  # (D,)
+    radius: float
+    rounding: float  # error of a squared distance between sketches, for sizes that sum to one
+
+
+def build_index(
+    Y: np.ndarray, radius: float, n_threads: int | None = None, *, finest: int = LEAF
+) -> BallIndex:
+    """Index the rows of `Y` for balls of one radius; `finest` of them that follow each other are close."""
+    with threads(n_threads):
+        return _build_index(Y, radius, finest)
+
+
+def _build_index(Y: np.ndarray, radius: float, finest: int) -> BallIndex:
+    n, D = Y.shape
+    sample = np.asarray(Y[:: max(1, n // 4096)], dtype=np.float64)
+    center = np.median(sample, axis=0)  # not the mean: one far record must not cost the others their digits
+    axes, whole = _leading_axes(sample - center, radius)
+    coordinates, rests = _sketch(Y, center, axes, radius, whole)
+    # the rest is one more sketch coordinate: its difference bounds the distance from below
+    points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
+    order, children, spans, leaf_nodes = _split(points, finest)
+    width = LANES * ((D + LANES) // LANES)
+    rows = np.zeros((n, width))
+    rows[:, :D] = Y[order]
+    rows[:, D] = 1.0
+    sketch, leaf_rests, low, high, sizes = _pack_leaves(points, rests, order, children)
+    depth = axes.shape[1]
+    middles = np.ascontiguousarray(0.5 * (low + high)[leaf_nodes, :depth])
+    single, single_half_norms, single_rests, spreads = _shift_leaves(sketch, leaf_rests, middles, n)
+    return BallIndex(
+        rows=rows,
+        columns=D,
+        depth=depth,
+        order=order,
+        sketch=sketch,
+        rests=leaf_rests,
+        middles=middles,
+        single=single,
+        single_half_norms=single_half_norms,
+        single_rests=single_rests,
+        spreads=spreads,
+        low=low,
+        high=high,
+        sizes=sizes,
+        children=children,
+        spans=spans,
+        leaf_nodes=leaf_nodes,
+        leaf_low=np.ascontiguousarray(low[leaf_nodes].T),
+        leaf_high=np.ascontiguousarray(high[leaf_nodes].T),
+        axes=axes,
+        center=center,
+        radius=float(radius),
+        rounding=float(np.finfo(float).eps) * (64.0 + 16.0 * D),
+    )
+
+
+def sketch_queries(index: BallIndex, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sketch coordinates (m, depth) and rests (m,) of query points."""
+    whole = index.axes.shape[1] == index.columns
+    coordinates, rests = _sketch(X, index.center, index.axes, index.radius, whole)
+    points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
+    return np.ascontiguousarray(points), rests
+
+
+def visiting_order(index: BallIndex, X: np.ndarray) -> np.ndarray:
+    """An order of the rows of `X` in which neighbours follow each other, for the caches."""
+    with threads(1):
+        return _split(sketch_queries(index, X)[0], LEAF)[0]
+
+
+def pad_queries(index: BallIndex, X: np.ndarray) -> np.ndarray:
+    """Query points laid out like `index.rows`."""
+    padded = np.zeros((len(X), index.rows.shape[1]))
+    padded[:, : index.columns] = X
+    padded[:, index.columns] = 1.0
+    return padded
+
+
+def _leading_axes(sample, radius):
+    """Principal axes that carry all but a small share of h^2; all columns, unrotated, in low D."""
+    D = sample.shape[1]
+    if D <= _SKETCH_ALL:
+        return np.eye(D), True
+    lengths = np.sqrt(np.einsum("ij,ij->i", sample, sample))
+    most = 10.0 * max(float(np.median(lengths)), radius)  # far records do not choose the axes
+    sample = sample * np.minimum(1.0, most / np.maximum(lengths, most))[:, None] / radius
+    values, vectors = np.linalg.eigh(sample.T @ sample / len(sample))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    tail = np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
+    kept = int(np.argmax(tail <= _TAIL)) or 1
+    return np.ascontiguousarray(vectors[:, : min(kept, _SKETCH_MOST, D - 1)]), False
+
+
+def _sketch(Y, center, axes, radius, whole):
+    coordinates, rests = np.empty((len(Y), axes.shape[1])), np.zeros(len(Y))
+    for start in range(0, len(Y), 8192):
+        part = slice(start, start + 8192)
+        X = (np.asarray(Y[part], dtype=np.float64) - center) / radius
+        if whole:
+            coordinates[part] = X
+            continue
+        coordinates[part] = X @ axes
+        X -= coordinates[part] @ axes.T
+        rests[part] = np.sqrt(np.einsum("ij,ij->i", X, X))
+    return coordinates, rests
+
+
+@device(inline=True)
+def sketch_point(index, X, x0, point, across, left):
+    """Sketch of the row at element `x0` of X, as `sketch_queries` does it; returns the rest.
+
+    `point` has one element for each sketch coordinate, the rest among them; `across` holds the axes in rows
+    as wide as X, `left` is scratch for one row.
+    """
+    D, depth = index.columns, index.depth
+    flat, center = X.reshape(-1), index.center
+    scale = 1.0 / index.radius
+    if depth == D:
+        for i in range(D):
+            point[i] = scale * (flat[x0 + i] - center[i])
+        return 0.0
+    width = len(left)
+    left[:] = 0.0  # also the padding: a record that is not finite must leave nothing to the next
+    for i in range(D):
+        left[i] = scale * (flat[x0 + i] - center[i])
+    for k in range(depth):
+        point[k] = dot(across, k * width, left, 0, width)
+    for k in range(depth):
+        add_multiple(-point[k], across, k * width, left, 0, width)
+    rest = math.sqrt(dot(left, 0, left, 0, width))
+    point[depth] = rest
+    return rest
+
+
+@device
+def _select(keys, order, start, stop, at):
+    """Quickselect on `keys[start:stop]`, moving `order` along: everything before `at` is <= the rest."""
+    left = start
+    right = stop - 1
+    while left < right:
+        middle = (left + right) >> 1
+        a, b, c = keys[left], keys[middle], keys[right]
+        pivot = max(min(a, b), min(max(a, b), c))
+        i = left
+        j = right
+        while i <= j:
+            while keys[i] < pivot:
+                i += 1
+            while keys[j] > pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                order[i], order[j] = order[j], order[i]
+                i += 1
+                j -= 1
+        if at <= j:
+            right = j
+        elif at >= i:
+            left = i
+        else:
+            return
+
+
+@kernel
+def _split(points, finest):
+    """Median splits along the longest side, at multiples of 64 points. Returns order and tree.
+
+    Inside of a leaf the splits go on, at multiples of `finest`, for the order alone.
+    """
+    n, depth = points.shape
+    n_leaves = (n + LEAF - 1) // LEAF
+    order = np.arange(n)
+    keys = np.empty(n)
+    children = np.empty((2 * n_leaves - 1, 2), np.int64)
+    spans = np.empty((2 * n_leaves - 1, 2), np.int64)
+    leaf_nodes = np.empty(n_leaves, np.int64)
+    stack = np.empty((128, 3), np.int64)
+    stack[0, 0] = 0
+    stack[0, 1] = 0
+    stack[0, 2] = n
+    top = 1
+    nodes = 1
+    while top > 0:
+        top -= 1
+        node, start, stop = stack[top, 0], stack[top, 1], stack[top, 2]
+        unit = LEAF if node >= 0 else finest
+        parts = (stop - start + unit - 1) // unit
+        if node >= 0:
+            spans[node, 0] = start // LEAF
+            spans[node, 1] = parts
+            if parts == 1:
+                children[node, 0] = -1
+                children[node, 1] = start // LEAF
+                leaf_nodes[start // LEAF] = node
+                parts = (stop - start + finest - 1) // finest
+                unit, node = finest, -1
+        if parts <= 1:
+            continue
+        best = 0
+        longest = -1.0
+        for k in range(depth):
+            low = points[order[start], k]
+            high = low
+            for i in range(start + 1, stop):
+                value = points[order[i], k]
+                low = min(low, value)
+                high = max(high, value)
+            if high - low > longest:
+                longest = high - low
+                best = k
+        for i in range(start, stop):
+            keys[i] = points[order[i], best]
+        middle = start + (parts // 2) * unit
+        _select(keys, order, start, stop, middle)
+        left = right = -1
+        if node >= 0:
+            left, right = nodes, nodes + 1
+            children[node, 0] = left
+            children[node, 1] = right
+            nodes += 2
+        stack[top, 0] = right
+        stack[top, 1] = middle
+        stack[top, 2] = stop
+        stack[top + 1, 0] = left
+        stack[top + 1, 1] = start
+        stack[top + 1, 2] = middle
+        top += 2
+    return order, children, spans, leaf_nodes
+
+
+@kernel
+def _pack_leaves(points, rests, order, children):
+    n, depth = points.shape
+    n_leaves = (n + LEAF - 1) // LEAF
+    sketch = np.zeros((n_leaves, depth, LEAF))
+    norms = np.zeros((n_leaves, LEAF))
+    leaf_rests = np.zeros((n_leaves, LEAF))
+    low = np.full((len(children), depth), np.inf)
+    high = np.full((len(children), depth), -np.inf)
+    sizes = np.zeros(len(children))
+    for position in range(n):
+        leaf, slot, i = position // LEAF, position % LEAF, order[position]
+        norm = 0.0
+        for k in range(depth):
+            value = points[i, k]
+            sketch[leaf, k, slot] = value
+            norm += value * value
+        norms[leaf, slot] = norm
+        leaf_rests[leaf, slot] = rests[i]
+    for node in range(len(children) - 1, -1, -1):  # children come after their parent
+        if children[node, 0] < 0:
+            leaf = children[node, 1]
+            for k in range(depth):
+                for slot in range(min(LEAF, n - leaf * LEAF)):
+                    low[node, k] = min(low[node, k], sketch[leaf, k, slot])
+                    high[node, k] = max(high[node, k], sketch[leaf, k, slot])
+            for slot in range(min(LEAF, n - leaf * LEAF)):
+                sizes[node] = max(sizes[node], norms[leaf, slot])
+        else:
+            for k in range(depth):
+                low[node, k] = min(low[children[node, 0], k], low[children[node, 1], k])
+                high[node, k] = max(high[children[node, 0], k], high[children[node, 1], k])
+            sizes[node] = max(sizes[children[node, 0]], sizes[children[node, 1]])
+    return sketch, leaf_rests, low, high, sizes
+
+
+@device
+def shift_leaf(sketch, lengths, here, middle, single, half_norms, rests):
+    """Sketch of a leaf about `middle` in single precision; returns its largest squared norm."""
+    norms = np.zeros(LEAF)
+    for k in range(len(single)):
+        for j in range(LEAF):
+            # the padding of the last leaf must stay small: its products may not overflow
+            value = np.float32(sketch[k, j] - middle[k] if j < here else 0.0)
+            single[k, j] = value
+            norms[j] += np.float64(value) * np.float64(value)
+    largest = 0.0
+    for j in range(LEAF):
+        rest = lengths[j]
+        rests[j] = np.float32(rest)
+        norm = norms[j] + rest * rest
+        half_norms[j] = np.float32(-0.5 * norm)
+        if j < here:
+            largest = max(largest, norm)
+    for j in range(here, LEAF):
+        half_norms[j] = np.float32(-1e38)
+    return largest
+
+
+@kernel
+def _shift_leaves(sketch, rests, middles, n):
+    n_leaves, depth = middles.shape
+    single = np.empty((n_leaves, depth, LEAF), np.float32)
+    half_norms = np.empty((n_leaves, LEAF), np.float32)
+    single_rests = np.empty((n_leaves, LEAF), np.float32)
+    spreads = np.empty(n_leaves)
+    for leaf in range(n_leaves):
+        here = min(LEAF, n - leaf * LEAF)
+        spreads[leaf] = shift_leaf(
+            sketch[leaf], rests[leaf], here, middles[leaf], single[leaf], half_norms[leaf], single_rests[leaf]
+        )
+    return single, half_norms, single_rests, spreads

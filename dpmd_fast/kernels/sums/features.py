@@ -1,0 +1,149 @@
+"""Clipped second moments of one vector per record, summed exactly; coordinates in a subspace.
+
+The vectors come in as rows and must be functions of their record alone: `subspace_coordinates` computes them
+in a fixed order, where a matrix product would depend on the block.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.sums.moments import Clipping
+from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.vector.tiles import add_gram
+
+_CHUNK = 256  # records in one partial sum
+
+
+def subspace_coordinates(
+    Y: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Coordinates V^T (y - m) (n, q) and the part outside the subspace (n, D), for `basis` V (D, q)."""
+    n, D = Y.shape
+    inside, outside = np.empty((n, basis.shape[1])), np.empty((n, D))
+    with threads(n_threads):
+        _coordinates(np.ascontiguousarray(Y, dtype=np.float64), center, basis, inside, outside)
+    return inside, outside
+
+
+def inside_coordinates(
+    Y: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
+) -> np.ndarray:
+    """As `subspace_coordinates`, to the last bit, without what is outside."""
+    inside = np.empty((len(Y), basis.shape[1]))
+    with threads(n_threads):
+        _inside(np.ascontiguousarray(Y, dtype=np.float64), center, basis, inside)
+    return inside
+
+
+def subspace_points(
+    X: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
+) -> np.ndarray:
+    """The points m + V x (n, D) with coordinates `X` (n, q)."""
+    out = np.empty((len(X), len(center)))
+    with threads(n_threads):
+        _points(np.ascontiguousarray(X, dtype=np.float64), center, np.ascontiguousarray(basis.T), out)
+    return out
+
+
+def add_feature_block(
+    clipping: Clipping, features: np.ndarray, sums: np.ndarray, n_threads: int | None = None
+) -> None:
+    """Add the rows f of `features`, each as a clipped f f^T, to `sums` (1, width, width), upper blocks."""
+    F = features.shape[1]
+    width = sums.shape[1]
+    chunks = -(-len(features) // _CHUNK)
+    partial = np.zeros((chunks, width, width))
+    with threads(n_threads, chunk=1):
+        _add(features, F, clipping.tau, clipping.unit, clipping.bound, partial)
+    sums[0] += partial.sum(axis=0)
+
+
+@device
+def _project(Y, i, center, basis, inside):
+    D, q = basis.shape
+    for e in range(q):
+        inside[i, e] = 0.0
+    for k in range(D):
+        value = Y[i, k] - center[k]
+        for e in range(q):
+            inside[i, e] += value * basis[k, e]
+
+
+@kernel(parallel=True)
+def _inside(Y, center, basis, inside):
+    for i in prange(len(Y)):
+        _project(Y, np.int64(i), center, basis, inside)
+
+
+@kernel(parallel=True)
+def _coordinates(Y, center, basis, inside, outside):
+    n, D = Y.shape
+    q = basis.shape[1]
+    for i in prange(n):
+        _project(Y, np.int64(i), center, basis, inside)
+        for k in range(D):
+            value = Y[i, k] - center[k]
+            for e in range(q):
+                value -= basis[k, e] * inside[i, e]
+            outside[i, k] = value
+
+
+@kernel(parallel=True)
+def _points(X, center, across, out):
+    n, q = X.shape
+    D = len(center)
+    for i in prange(n):
+        for k in range(D):
+            out[i, k] = center[k]
+        for e in range(q):
+            value = X[i, e]
+            for k in range(D):
+                out[i, k] += value * across[e, k]
+
+
+@device
+def _integer_vector(f, F, tau, unit, bound, v):
+    """Clipped and truncated f in v; zero where f is not finite."""
+    square = 0.0
+    for k in range(F):
+        square += f[k] * f[k]
+        v[k] = 0.0
+    if not (square > 0.0 and square < math.inf):
+        return
+    factor = unit * math.sqrt(min(1.0, tau / square))
+    shrink = 2.0**-50
+    while shrink < 0.5:
+        total = 0.0
+        for k in range(F):
+            v[k] = math.trunc(factor * f[k])
+            total += v[k] * v[k]
+        if total <= bound:
+            return
+        factor *= 1.0 - shrink
+        shrink *= 2.0
+    for k in range(F):
+        v[k] = 0.0
+
+
+@device
+def _add_chunk(features, F, tau, unit, bound, first, last, sums):
+    groups = sums.shape[0] // LANES
+    panel = np.zeros((groups, _CHUNK, LANES))
+    v = np.empty(F)
+    for i in range(first, last):
+        _integer_vector(features[i], F, tau, unit, bound, v)
+        for k in range(F):
+            panel[k // LANES, i - first, k % LANES] = v[k]
+    add_gram(panel, _CHUNK, last - first, sums, groups)
+
+
+@kernel(parallel=True)
+def _add(features, F, tau, unit, bound, partial):
+    n = len(features)
+    for chunk in prange(len(partial)):
+        first = np.int64(chunk) * _CHUNK
+        _add_chunk(features, F, tau, unit, bound, first, min(first + _CHUNK, n), partial[chunk])

@@ -1,0 +1,269 @@
+"""An atlas under audit: each of its releases by pairs of neighbours, all of them together, and whole runs.
+
+The releases of a real run are noted where they are made. Given what was released before, later sums are fixed
+functions of the records, so the sums of neighbours can be computed for the run as it went. "Noisy sums" draws
+the noise of one run anew for each release; "end to end" attacks what many runs have released.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+from dpmd_fast.kernels.sums.exact import MomentSums, ResidualSums
+from dpmd_fast.lab.audit.attacks import SEEN, Finding, Kind, audit_one_run, audit_pair
+from dpmd_fast.lab.audit.cases import BUDGET, MANY, scaled
+from dpmd_fast.lab.audit.pairs import (
+    Floats,
+    Integers,
+    Pair,
+    Part,
+    farthest,
+    log_ratio,
+    recorded,
+    run_scores,
+)
+from dpmd_fast.mechanisms.atlas import rounds
+from dpmd_fast.mechanisms.atlas.release import release_atlas
+from dpmd_fast.models.atlas import Atlas
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.lattice import Lattice
+from dpmd_fast.privacy.noise import noisy_sums
+from dpmd_fast.reference.tasks import SumTask, through
+
+CANARIES = 430
+_SPACING = 2.05  # of their places, in bandwidths: no anchor sees two
+_PUBLIC_SPACING = 0.46
+_DENSITY = 100  # records per bandwidth
+_DELTA = 1e-6  # the bound for one run pays 2 m delta
+_ONE_RUN = Budget(4.5, _DELTA)  # mu = 0.93
+
+
+class Released(NamedTuple):
+    """One release of a run: what was summed, the sums of all records, what became of them."""
+
+    task: SumTask
+    lattice: Lattice
+    total: Integers
+    values: Floats
+
+    def sums_of(self, records: Floats) -> Integers:
+        """What records add to the sums."""
+        return self.task.on([records], 1).values
+
+    def locations(self) -> Floats:
+        """Where a round looks, in the order of the sums."""
+        sums = self.task.make(n_threads=1)
+        assert isinstance(sums, MomentSums | ResidualSums)
+        index = sums._index if isinstance(sums, MomentSums) else sums._frames.balls
+        out = np.empty((len(index.order), index.columns))
+        out[index.order] = index.rows[:, : index.columns]
+        return out
+
+
+Mechanism = Callable[..., Floats]  # called as `noisy_sums` is
+
+
+def weaker(noise: float, sums: Integers, lattice: Lattice, *rest: Any) -> Floats:
+    """A broken mechanism: less noise than the lattice says."""
+    return noisy_sums(sums, replace(lattice, deviation=round(noise * lattice.deviation)), *rest)
+
+
+def run_atlas(
+    reference: Floats,
+    public: Floats,
+    budget: Budget = BUDGET,
+    broken: Mechanism | None = None,
+    **options: Any,
+) -> tuple[Atlas, list[Released]]:
+    """A real run with its releases; with `broken`, of a mechanism that is none."""
+    with ExitStack() as stack:
+        if broken is not None:
+            stack.enter_context(patch.object(rounds, "noisy_sums", broken))
+        sums = stack.enter_context(recorded(rounds, "noisy_sums"))
+        calls = stack.enter_context(recorded(rounds.Mechanism, "release"))
+        atlas = release_atlas(reference, public, dim=1, budget=budget, **options)
+    releases: list[Released] = []
+    for (_, task, lattice), values in calls:
+        total = sums[len(releases)].arguments[0]
+        if not task.views and atlas.subspace is not None:  # the rounds are in coordinates of the subspace
+            task = through(task, atlas.subspace.down)
+        releases.append(Released(task, lattice, total, values))
+    return atlas, releases
+
+
+def pairs(effort: float) -> Iterator[Finding]:
+    """Two releases for the subspace, round 1 and two residual rounds, alone and together."""
+    rng = np.random.default_rng(5)
+    plane = np.linalg.qr(rng.normal(size=(8, 2)))[0]
+
+    def circle(n: int, scatter: float) -> Floats:
+        angles = rng.uniform(0.0, 2.0 * math.pi, n)
+        points = np.column_stack([np.cos(angles), np.sin(angles)]) @ plane.T
+        return points + scatter * rng.normal(size=(n, 8))
+
+    atlas, releases = run_atlas(circle(20_000, 0.02), circle(300, 0.05), bandwidth=0.8, rounds=3, cover=0.5)
+    names = [what for what, _ in atlas.spends]
+    if len(releases) != 5 or len(names) != 5:
+        raise RuntimeError("the run of the atlas under audit did not come to five releases")
+    off_curve = circle(20, 0.02) * rng.uniform(0.2, 3.0, (20, 1)) + 0.3 * rng.normal(size=(20, 8))
+    records = np.concatenate([circle(30, 0.01), off_curve, 1e3 * circle(5, 0.1), np.zeros((1, 8))])
+    contributions = [[made.sums_of(record[None]) for record in records] for made in releases]
+    for number, (name, made, alone) in enumerate(zip(names, releases, contributions, strict=True)):
+        i, j = farthest(alone)
+        base = made.total
+        pair = Pair([Part(base + alone[i], base + alone[j], made.lattice)])
+        yield audit_pair(
+            f"atlas, {name.split(' at ')[0]}",
+            "core",
+            math.sqrt(atlas.spends[number][1]),
+            pair.draw,
+            scaled(3 * MANY // 2 if number < 2 else MANY, effort),
+            direction=pair.direction,
+            pair=pair.mu,
+        )
+    yield _together(atlas, releases, contributions, effort)
+
+
+def _together(
+    atlas: Atlas, releases: list[Released], contributions: list[list[Integers]], effort: float
+) -> Finding:
+    i, j = _farthest_together(releases, contributions)
+    pair = Pair(
+        [
+            Part(made.total + alone[i], made.total + alone[j], made.lattice)
+            for made, alone in zip(releases, contributions, strict=True)
+        ],
+        projected=True,
+    )
+    return audit_pair(
+        "atlas, all releases together",
+        "core",
+        atlas.guarantee.mu,
+        pair.draw,
+        scaled(MANY // 2, effort),
+        direction=pair.direction,
+        pair=pair.mu,
+    )
+
+
+def _farthest_together(releases: list[Released], contributions: list[list[Integers]]) -> tuple[int, int]:
+    """The records that are farthest apart over all releases, each in units of its noise."""
+    joint = [
+        np.concatenate(
+            [one.ravel() / made.lattice.deviation for one, made in zip(parts, releases, strict=True)]
+        )
+        for parts in zip(*contributions, strict=True)
+    ]
+    return farthest(joint)
+
+
+def whole_runs(effort: float) -> Iterator[Finding]:
+    """Many calls of `release_atlas`, three releases each."""
+    yield audit_runs("atlas, all releases together", "mechanism", scaled(1_000, effort))
+
+
+def audit_runs(name: str, kind: Kind, runs: int, broken: Callable[[], Mechanism] | None = None) -> Finding:
+    """Attack all that `runs` calls of `release_atlas` over either of two neighbours have released.
+
+    `broken` makes the mechanism of each run.
+    """
+    rng = np.random.default_rng(6)
+
+    def circle(n: int, scatter: float) -> Floats:
+        angles = rng.uniform(0.0, 2.0 * math.pi, n)
+        return np.column_stack([np.cos(angles), np.sin(angles)]) + scatter * rng.normal(size=(n, 2))
+
+    common, public = circle(1_500, 0.02), circle(60, 0.03)
+    run = partial(run_atlas, public=public, bandwidth=0.8, rounds=3, cover=0.5, n_threads=1)
+    atlas, releases = run(common)
+    records = np.concatenate([circle(40, 0.01), circle(20, 0.2)])
+    i, j = _farthest_together(releases, [[made.sums_of(one[None]) for one in records] for made in releases])
+    pair = records[[i, j]]
+    neighbours = [np.concatenate([common, one[None]]) for one in pair]
+
+    def parts(side: int, made: list[Released]) -> list[Part]:
+        sides = []
+        for release in made:
+            alone = [release.sums_of(one[None]) for one in pair]
+            totals = [release.total - alone[side] + one for one in alone]
+            sides.append(Part(totals[0], totals[1], release.lattice))
+        return sides
+
+    def draw(side: int, count: int) -> Floats:
+        rows = []
+        for _ in range(count):
+            _, made = run(neighbours[side], broken=None if broken is None else broken())
+            rows.append(run_scores(parts(side, made), [release.values for release in made]))
+        return np.array(rows)
+
+    mu = Pair(parts(0, run(neighbours[0])[1])).mu
+    what = "release_atlas, end to end"
+    return audit_pair(name, kind, atlas.guarantee.mu, draw, runs, what=what, pair=mu, seen=SEEN)
+
+
+def one_run(effort: float) -> Iterator[Finding]:
+    """One call of `release_atlas` with canaries."""
+    canaries = CANARIES if effort >= 0.1 else CANARIES // 2
+    yield audit_canaries("atlas, one run", "mechanism", _ONE_RUN, guesses=0.15, canaries=canaries)
+
+
+def audit_canaries(
+    name: str, kind: Kind, budget: Budget, *, guesses: float, canaries: int = CANARIES, noise: float = 1.0
+) -> Finding:
+    """One run over records along a line, where a fair coin puts each canary in one of two places.
+
+    The attacker knows all but the coins. A share `guesses` of the canaries is guessed.
+    """
+    rng = np.random.default_rng()
+    places = 2.0 + _SPACING * np.arange(2 * canaries)
+    length = places[-1] + 2.0
+
+    def along(x: Floats) -> Floats:
+        return np.column_stack([x, 0.05 * rng.normal(size=len(x))])
+
+    sides = np.column_stack([places, np.zeros_like(places)]).reshape(canaries, 2, 2)
+    coins = rng.integers(0, 2, canaries).astype(np.bool_)
+    chosen = sides[np.arange(canaries), coins.astype(np.intp)]
+    background = along(rng.uniform(0.0, length, int(_DENSITY * length)))
+    public = along(np.arange(0.0, length, _PUBLIC_SPACING))
+    reference = rng.permutation(np.concatenate([background, chosen]))
+    broken = None if noise == 1.0 else partial(weaker, noise)
+    atlas, releases = run_atlas(reference, public, budget, broken, bandwidth=1.0, rounds=3)
+    scores, mu2 = np.zeros(canaries), np.zeros(canaries)
+    for made in releases:
+        others = made.total - made.sums_of(chosen)
+        first, second = (others + made.sums_of(sides[:, side]) for side in (0, 1))
+        owner = np.abs(made.locations()[:, :1] - places).argmin(axis=1) // 2
+        for i in range(canaries):
+            where = owner == i
+            # the first side of a canary is there, or the second, and of its neighbours neither is in reach
+            part = Part(first[where], second[where], made.lattice)
+            scores[i] += log_ratio(part, made.values[where])
+            apart = (part.second - part.first).astype(np.float64) / made.lattice.deviation
+            mu2[i] += float((apart * apart).sum())
+    return audit_one_run(
+        name,
+        kind,
+        atlas.guarantee.mu,
+        scores,
+        coins,
+        max(1, int(guesses * canaries)),
+        what="release_atlas, one run",
+        pair=math.sqrt(float(np.median(mu2))) / noise,
+        delta=_DELTA,
+    )
+
+
+GROUPS: tuple[tuple[str, Callable[[float], Iterable[Finding]]], ...] = (
+    ("releases of an atlas", pairs),
+    ("whole runs of an atlas", whole_runs),
+    ("one run of an atlas", one_run),
+)

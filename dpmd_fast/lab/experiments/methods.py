@@ -1,0 +1,190 @@
+"""The methods that the simulations compare, each as a function from a simulated data set to moved queries.
+
+The paper's bandwidth rule everywhere but in the atlas, which finds its own; one step. Noise comes from the
+operating system, so private results differ between runs; data sets depend on the seed alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpmd_fast import (
+    Budget,
+    DPManifoldDenoiser,
+    ManifoldDenoiser,
+    empirical_sensitivity,
+    gradient_descent,
+    paper_bandwidth,
+    release_atlas,
+)
+from dpmd_fast.lab.datasets import Array, Shape, Simulation, distance_to_clean, simulate
+from dpmd_fast.lab.experiments.figures import BLUE, GREEN, LIGHT_GREEN, ORANGE, PURPLE, RED, SLATE, Look
+from dpmd_fast.lab.experiments.framework import Value
+from dpmd_fast.privacy.guarantee import LargeDeltaWarning
+
+PAPER_DELTA, SMALL_DELTA = 0.1, 1e-6
+DESCENT_QUERIES = 200  # of gradient descent, which takes many steps
+
+
+class Moved(NamedTuple):
+    """Queries after a method: where they are, how many of them were moved, what is guaranteed."""
+
+    points: Array
+    share: float
+    holds: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """A shape with simulated data around it, and the paper's bandwidth for it."""
+
+    shape: Shape
+    sample: Simulation
+    bandwidth: float
+
+    @classmethod
+    def draw(cls, shape: Shape, n: int, m: int, sigma: float, noise: str, seed: int) -> Case:
+        rng = np.random.default_rng([n, round(1000 * sigma), shape.ambient, seed])
+        return cls(shape, simulate(shape, n, m, sigma, rng, noise), paper_bandwidth(n, shape.dim, sigma))
+
+
+Method = Callable[[Case], Moved]
+
+
+def raw(case: Case) -> Moved:
+    """Queries as they came."""
+    return Moved(case.sample.queries, 0.0, "nothing released")
+
+
+def descent(case: Case) -> Moved:
+    """Gradient descent, of the first queries only."""
+    found = gradient_descent(
+        case.sample.references, case.sample.queries[:DESCENT_QUERIES], case.bandwidth, case.shape.dim
+    )
+    return Moved(found.points, float(np.mean(found.status == "ok")), "not private")
+
+
+def nonprivate(case: Case) -> Moved:
+    """Nonprivate-MD."""
+    model = ManifoldDenoiser(case.bandwidth, case.shape.dim).fit(case.sample.references)
+    points = model.transform(case.sample.queries)
+    return Moved(points, float(np.mean(model.status_ == "ok")), "not private")
+
+
+def paper(epsilon: float, delta: float, constant: float = 1.0) -> Method:
+    """Algorithm 2 with the paper's conversion."""
+
+    def run(case: Case) -> Moved:
+        return _denoised(
+            case, Budget(epsilon, delta, "paper"), mechanism="projector", sensitivity_constant=constant
+        )
+
+    return run
+
+
+def direct(epsilon: float, delta: float) -> Method:
+    """The certified release at the queries, exact conversion."""
+
+    def run(case: Case) -> Moved:
+        return _denoised(case, Budget(epsilon, delta))
+
+    return run
+
+
+def atlas(epsilon: float, delta: float) -> Method:
+    """The atlas with the queries as its public points, exact conversion."""
+
+    def run(case: Case) -> Moved:
+        queries = case.sample.queries
+        try:
+            released = release_atlas(
+                case.sample.references, queries, dim=case.shape.dim, budget=Budget(epsilon, delta)
+            )
+        except (RuntimeError, ValueError) as error:  # nothing but noise: refused, or found out; queries stay
+            if "of the noise" not in str(error):
+                raise
+            return Moved(queries, 0.0, "unconditional")
+        points, status = released.move(queries)
+        return Moved(np.asarray(points, np.float64), float(np.mean(status == "ok")), released.guarantee.holds)
+
+    return run
+
+
+def _denoised(case: Case, budget: Budget, **options: Any) -> Moved:
+    model = DPManifoldDenoiser(case.bandwidth, case.shape.dim, budget, **options)
+    points = model.fit(case.sample.references).transform(case.sample.queries)
+    return Moved(points, float(np.mean(model.status_ == "ok")), model.guarantee_.holds)
+
+
+def needed_constant(case: Case, queries: int) -> float:
+    """The smallest C that the search finds for this data set; rounded up, as one would choose it."""
+    found = empirical_sensitivity(
+        case.sample.references, case.sample.queries[:queries], case.bandwidth, case.shape.dim
+    )
+    return float(math.ceil(found.constant))
+
+
+def compare(
+    case: Case, methods: Iterable[tuple[str, Method]]
+) -> tuple[list[dict[str, Value]], dict[str, Array]]:
+    """A row of errors for each method, and where the queries went."""
+    rows: list[dict[str, Value]] = []
+    points: dict[str, Array] = {}
+    for name, method in methods:
+        with warnings.catch_warnings():
+            # delta = 0.1 is the paper's setting, and how many queries were moved is in the tables
+            warnings.simplefilter("ignore", LargeDeltaWarning)
+            warnings.filterwarnings("ignore", message="no query has enough of the reference")
+            wall, processor = time.perf_counter(), time.process_time()
+            moved = method(case)
+            wall, processor = time.perf_counter() - wall, time.process_time() - processor
+        to_manifold = case.shape.distance(moved.points)
+        rows.append(
+            {
+                "method": name,
+                "holds": moved.holds,
+                "queries": len(moved.points),
+                "bandwidth": case.bandwidth,
+                "to_manifold": float(to_manifold.mean()),
+                "to_manifold_p99": float(np.quantile(to_manifold, 0.99)),
+                "to_clean": float(
+                    distance_to_clean(moved.points, case.sample.clean[: len(moved.points)]).mean()
+                ),
+                "moved": moved.share,
+                "seconds": wall,
+                "processor_seconds": processor,
+            }
+        )
+        points[name] = moved.points
+    return rows, points
+
+
+#: The methods of the figures over n and sigma, epsilon = 1.
+GRID: Mapping[str, Method] = {
+    "raw": raw,
+    "GD": descent,
+    "Nonprivate-MD": nonprivate,
+    "paper's route, C = 1, delta = 0.1": paper(1.0, PAPER_DELTA),
+    "certified direct, delta = 0.1": direct(1.0, PAPER_DELTA),
+    "certified direct, delta = 1e-6": direct(1.0, SMALL_DELTA),
+    "atlas, delta = 0.1": atlas(1.0, PAPER_DELTA),
+    "atlas, delta = 1e-6": atlas(1.0, SMALL_DELTA),
+}
+
+LOOKS: Mapping[str, Look] = {
+    "raw": Look(SLATE, ":", ""),
+    "GD": Look(ORANGE, "-", "v"),
+    "Nonprivate-MD": Look(BLUE, "-", "s"),
+    "paper's route, C = 1, delta = 0.1": Look(RED, "--", "x"),
+    "certified direct, delta = 0.1": Look(PURPLE, ":", "^"),
+    "certified direct, delta = 1e-6": Look(PURPLE, "-", "^"),
+    "atlas, delta = 0.1": Look(LIGHT_GREEN, ":", "o"),
+    "atlas, delta = 1e-6": Look(GREEN, "-", "o"),
+}

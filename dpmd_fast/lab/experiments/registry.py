@@ -1,0 +1,68 @@
+"""The experiments that `dpmd-fast experiment` can run, by name.
+
+An experiment is a function ``run(folder, quick, seeds, data)`` that writes its tables and figures into the
+folder and returns their paths; `framework.Experiment` makes one. It is entered here with its place, which is
+imported when it is run:
+
+    EXPERIMENTS["circle"] = Entry("error against n", "dpmd_fast.lab.experiments.synthetic:CIRCLE.run")
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+Run = Callable[[str, bool, "int | None", "str | None"], Sequence[str]]
+
+
+class Entry(NamedTuple):
+    """What an experiment shows, in half a line, and where its function is: ``module:name``."""
+
+    summary: str
+    place: str
+
+
+EXPERIMENTS: dict[str, Entry] = {
+    "circle": Entry(
+        "a circle: errors of all methods against n and sigma",
+        "dpmd_fast.lab.experiments.synthetic:CIRCLE.run",
+    ),
+    "torus": Entry("the same on a torus", "dpmd_fast.lab.experiments.synthetic:TORUS.run"),
+    "swiss-roll": Entry("the same on a Swiss roll", "dpmd_fast.lab.experiments.synthetic:SWISS_ROLL.run"),
+    "sphere": Entry(
+        "a sphere in up to 100 dimensions: error, ball size, time",
+        "dpmd_fast.lab.experiments.sphere:SPHERE.run",
+    ),
+    "privacy": Entry(
+        "errors against epsilon, and which curves hold",
+        "dpmd_fast.lab.experiments.privacy_curves:PRIVACY.run",
+    ),
+    "single-cell": Entry(
+        "clusters of single cells before and after denoising (needs --data)",
+        "dpmd_fast.lab.experiments.single_cell:SINGLE_CELL.run",
+    ),
+    "biomarkers": Entry(
+        "blood markers of NHANES: local geometry and risk of death (needs --data)",
+        "dpmd_fast.lab.experiments.biomarkers:BIOMARKERS.run",
+    ),
+}
+
+
+def find(name: str) -> Run:
+    """The function of an experiment.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name; the message lists those that there are.
+    """
+    if name not in EXPERIMENTS:
+        if not EXPERIMENTS:
+            raise ValueError(f"experiment {name!r}: this version has no experiments")
+        raise ValueError(f"experiment {name!r}: must be one of {', '.join(EXPERIMENTS)}")
+    module, _, attributes = EXPERIMENTS[name].place.partition(":")
+    found: Any = importlib.import_module(module)
+    run: Run = functools.reduce(getattr, attributes.split("."), found)
+    return run

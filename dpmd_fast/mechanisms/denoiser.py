@@ -1,0 +1,380 @@
+"""`DPManifoldDenoiser`: private denoising of public queries, by certified moments or by the paper's route."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import warnings
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpmd_fast.arguments import (
+    LARGEST,
+    Points,
+    check_enough,
+    checked,
+    checked_choice,
+    checked_geometry,
+    checked_integer,
+    checked_points,
+    checked_steps,
+    checked_threads,
+)
+from dpmd_fast.columns import check_unique, names_of
+from dpmd_fast.errors import UserRuntimeError, UserTypeError, UserValueError
+from dpmd_fast.kernels.sums.exact import check_memory
+from dpmd_fast.mechanisms.algorithm2 import denoise_with_projectors, plan_spend
+from dpmd_fast.mechanisms.moment_denoiser import denoise_with_moments
+from dpmd_fast.privacy.budget import Budget, BudgetExceeded, check_budget, resolve_steps
+from dpmd_fast.privacy.entropy import open_source
+from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
+from dpmd_fast.privacy.lattice import choose_lattice
+from dpmd_fast.privacy.ledger.charge import Charge, budget_parameters, open_account
+from dpmd_fast.privacy.ledger.ledger import Ledger
+from dpmd_fast.reference.local_pca import FittedReference, fit_reference, like_queries
+from dpmd_fast.reference.sources.open import (
+    ReferenceSource,
+    check_public,
+    check_valid,
+    is_table_or_file,
+    open_reference,
+)
+
+
+class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Move public queries toward the manifold of a private reference, under differential privacy.
+
+    Every `transform` spends the budget. With a ledger, one `fit` allows as many as the ledger pays for;
+    without one, a single `transform`, and a second raises `BudgetExceeded`. What is promised stands in
+    ``guarantee_``.
+
+    Parameters
+    ----------
+    bandwidth : float
+        Ball radius h. Public: do not read it off the reference.
+    dim : int
+        Intrinsic dimension d, below the number of columns. Public.
+    budget : Budget
+        Total for all queries and steps of one `transform`.
+    mechanism : {"moments", "projector"}
+        "moments" releases clipped second moments around the queries: the guarantee holds for every data set.
+        "projector" is Algorithm 2 of the paper, noisy averaged projectors and means: the guarantee holds
+        under conditions.
+    steps : int
+        Updates per query, T. Each has its share of the budget.
+    beta : float
+        Kernel exponent, at least 2.
+    theta : float
+        Share of the budget for the projectors, in (0, 1); for "projector" only.
+    schedule : None, "per-query" or array
+        How the budget is divided. None: evenly. For "moments", an array (steps,) of the rho of each step that
+        sums to ``budget.rho``. For "projector", an array (queries, steps, 2) with the rho of projector and
+        mean, or "per-query" for (epsilon/m, delta/m) for each of m queries. Where a share is 0, nothing is
+        released: "moments" leaves the queries where they are; "projector" uses the query's last released
+        value again, and before there is one, no projector means a move to the mean, no mean means no move.
+    sensitivity_constant : float
+        C of Lemma 2, for "projector" only. `empirical_sensitivity` shows what a synthetic data set needs.
+    adjacency : {"replace-one", "add-remove"}
+        Which data sets count as neighbours. "projector" needs "replace-one": its noise is scaled with n.
+    ledger : Ledger or path, optional
+        Pays for every `transform`: the debit is made before the reference is looked at, or refused with
+        `BudgetExceeded`. Without a ledger nothing but that one release is counted.
+    dataset : str, optional
+        The name of the reference in the ledger.
+    seed : int, optional
+        Makes a run reproducible, and not private; not with a ledger.
+    n_threads : int, optional
+        Threads to use; all by default.
+    batch_rows : int, optional
+        Records to read at a time, where the reference is not an array ("moments"); no effect on the result.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+    status_ : array of str
+        For each query "ok", "no_neighbor" or "failed"; a query with one of the last two is returned
+        unchanged. For "moments" it is read off the release; for "projector" it depends on the reference, and
+        no budget pays for it.
+    guarantee_ : Guarantee
+        What the last `transform` promises.
+    receipt_ : Receipt or None
+        The debit of the last `transform`, if a ledger paid for it; ``receipt_.record_file(path)`` notes
+        there which file the result became.
+    noise_scales_ : array of shape (queries, steps, 2)
+        For "projector": standard deviations of the noise on projectors and means; infinite where nothing was
+        released.
+    """
+
+    def __init__(
+        self,
+        bandwidth: float,
+        dim: int,
+        budget: Budget,
+        mechanism: str = "moments",
+        steps: int = 1,
+        beta: float = 2.0,
+        theta: float = 0.5,
+        schedule: str | ArrayLike | None = None,
+        sensitivity_constant: float = 1.0,
+        adjacency: str = "replace-one",
+        *,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        dataset: str | None = None,
+        seed: int | None = None,
+        n_threads: int | None = None,
+        batch_rows: int | None = None,
+    ) -> None:
+        self.bandwidth = bandwidth
+        self.dim = dim
+        self.budget = budget
+        self.mechanism = mechanism
+        self.steps = steps
+        self.beta = beta
+        self.theta = theta
+        self.schedule = schedule
+        self.sensitivity_constant = sensitivity_constant
+        self.adjacency = adjacency
+        self.ledger = ledger
+        self.dataset = dataset
+        self.seed = seed
+        self.n_threads = n_threads
+        self.batch_rows = batch_rows
+
+    def fit(self, X: Any, y: object = None) -> DPManifoldDenoiser:
+        """Take the private reference `X`; spends nothing, releases nothing.
+
+        "moments" takes what `release_moments` takes, tables and Parquet files among them, and reads it again
+        in `transform`; "projector" takes an array or a DataFrame and does local PCA at every row.
+        """
+        steps, _ = self._checked()
+        fitted: FittedReference | ReferenceSource
+        if self.mechanism == "projector":
+            fitted = self._fit_projectors(X)
+        else:
+            fitted = self._open_moments(X)
+            resolve_steps(self.schedule, self.budget, steps)
+        for result in ("status_", "guarantee_", "noise_scales_", "receipt_"):
+            self.__dict__.pop(result, None)
+        self._fitted = fitted
+        self._fitted_mechanism = self.mechanism
+        self._given = X
+        self._once = _Once()
+        return self
+
+    def transform(self, X: ArrayLike) -> Any:
+        """Denoise the public queries `X`, spending the budget; float32 in, float32 out."""
+        check_is_fitted(self)
+        queries = checked_points("X", X)
+        check_unique("X", names_of(X))
+        validate_data(self, X, skip_check_array=True, reset=False)
+        check_public("X", X, self._given)
+        steps, constant = self._checked()
+        if self.mechanism != self._fitted_mechanism:
+            raise UserValueError(
+                f"mechanism = {self.mechanism!r}: the reference was fitted for another", argument="mechanism"
+            )
+        source = open_source(self.seed)
+        if isinstance(self._fitted, FittedReference):
+            spend = plan_spend(
+                self._fitted,
+                queries,
+                self.budget,
+                steps,
+                self.theta,
+                self.schedule,
+                constant,
+                seeded=not source.private,
+            )
+            charge = self._charge(
+                spend.guarantee,
+                queries,
+                self._given,
+                bandwidth=self._fitted.index.radius,
+                dim=self._fitted.dim,
+                sensitivity_constant=constant,
+            )
+            warn_large_delta(self.budget.delta, len(self._fitted.bases))
+            with charge.covering():
+                self._pay(charge)
+                self.noise_scales_ = spend.scales
+                points, self.status_ = denoise_with_projectors(self._fitted, queries, spend, steps, source)
+            return like_queries(points, queries, self.status_)
+        shares = resolve_steps(self.schedule, self.budget, steps)
+        h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, queries.shape[1])
+        mu2 = 2.0 * math.fsum(shares)
+        mus = [math.sqrt(2.0 * rho) for rho in shares]
+        adjacency: Adjacency = self.adjacency  # type: ignore[assignment]
+        for mu in mus:
+            if mu > 0.0:
+                choose_lattice(mu, 1.0, adjacency)  # refuses what no lattice serves, before the spend
+        guarantee = certified_guarantee(
+            self.budget,
+            mu=math.sqrt(mu2),
+            adjacency=adjacency,
+            seeded=not source.private,
+            validated=True,
+            released="all queries and steps together",
+        )
+        n_threads = checked_threads(self.n_threads)
+        check_memory(*queries.shape)
+        charge = self._charge(guarantee, queries, self._fitted, bandwidth=h, dim=d, beta=beta)
+        self._warn_large_delta(self._fitted)
+        for _ in self._fitted.blocks():  # a file that has gone is noticed before the spend
+            break
+        with charge.covering():
+            self._pay(charge)
+            points, self.status_ = denoise_with_moments(
+                self._fitted,
+                queries,
+                bandwidth=h,
+                dim=d,
+                beta=beta,
+                mus=mus,
+                guarantee=charge.guarantee,
+                entropy=source,
+                n_threads=n_threads,
+            )
+        if not (self.status_ == "ok").any():
+            warnings.warn(
+                "no query has enough of the reference around it to stand out of the noise: all come back "
+                "unchanged; a larger bandwidth or budget would be needed",
+                stacklevel=2,
+            )
+        return like_queries(points, queries, self.status_)
+
+    def fit_transform(self, X: object, y: object = None, **fit_params: object) -> NoReturn:
+        """Refused: the queries would be the private reference itself."""
+        raise UserTypeError(
+            "DPManifoldDenoiser has no fit_transform: its queries would be the private reference, and "
+            "queries are public by assumption; use fit(reference).transform(queries)"
+        )
+
+    def _charge(self, guarantee: Guarantee, queries: Points, reference: Any, **public: Any) -> Charge:
+        schedule = "even" if self.schedule is None else "array"
+        return Charge(
+            open_account(self.ledger, self.dataset, self.seed),
+            guarantee,
+            "denoising of public queries",
+            mechanism="moments" if self.mechanism == "moments" else "projector, Algorithm 2",
+            parameters=budget_parameters(
+                self.budget,
+                queries=len(queries),
+                columns=queries.shape[1],
+                steps=int(self.steps),
+                schedule=self.schedule if isinstance(self.schedule, str) else schedule,
+                **public,
+            ),
+            reference=reference,
+        )
+
+    def _pay(self, charge: Charge) -> None:
+        """From the ledger, or with the one spend that a fit allows without a ledger."""
+        if self.ledger is None:
+            self._once.spend(charge.guarantee.mu**2)
+        charge.debit()
+        self.guarantee_ = charge.guarantee
+        self.receipt_ = charge.receipt
+
+    def _fit_projectors(self, X: Any) -> FittedReference:
+        reference = checked_points("X", X)
+        check_unique("X", names_of(X))
+        n, D = reference.shape
+        h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, D)
+        check_enough("X", n, d)
+        n_threads = checked_threads(self.n_threads)
+        warn_large_delta(self.budget.delta, n)
+        fitted = fit_reference(reference, h, d, beta, n_threads)
+        validate_data(self, X, skip_check_array=True)
+        return fitted
+
+    def _open_moments(self, X: Any) -> ReferenceSource:
+        batch_rows = self.batch_rows
+        if is_table_or_file(X):
+            source = open_reference(X, batch_rows=batch_rows)
+            if not source.local:
+                source.blocks()  # says what engines are for
+            if not source.rereadable:
+                raise UserValueError(
+                    "X is a stream that can be read only once: must be a table, an array or files"
+                )
+            check_valid(source, LARGEST, "clean the reference")
+        else:
+            check_unique("X", names_of(X))
+            empty = self.adjacency == "add-remove" and np.ndim(X) == 2 and len(X) == 0
+            reference = np.asarray(X, dtype=np.float64) if empty else checked_points("X", X)
+            source = open_reference(reference, batch_rows=batch_rows)
+        _, d, _ = checked_geometry(self.bandwidth, self.dim, self.beta, source.n_columns)
+        checked_threads(self.n_threads)
+        if self.adjacency == "replace-one" and source.rows is not None:
+            check_enough("X", source.rows, d)
+        self._warn_large_delta(source)
+        if is_table_or_file(X):
+            self.n_features_in_ = source.n_columns
+            if source.column_names is not None:
+                self.feature_names_in_ = np.array(source.column_names, dtype=object)
+        else:
+            validate_data(self, X, skip_check_array=True)
+        return source
+
+    def _warn_large_delta(self, source: ReferenceSource) -> None:
+        # with "add-remove" the number of records is private, and a warning would tell something about it
+        if self.adjacency == "replace-one" and source.rows is not None:
+            warn_large_delta(self.budget.delta, source.rows, stacklevel=5)
+
+    def _checked(self) -> tuple[int, float]:
+        """Steps and C, after all parameters have been looked at."""
+        open_account(self.ledger, self.dataset, self.seed)
+        check_budget(self.budget)
+        checked_choice("mechanism", self.mechanism, ("moments", "projector"))
+        checked_choice("adjacency", self.adjacency, ("replace-one", "add-remove"))
+        if self.mechanism == "projector" and self.adjacency != "replace-one":
+            raise UserValueError(
+                f"adjacency = {self.adjacency!r}: mechanism 'projector' scales its noise with the number of "
+                "records, which only 'replace-one' makes public",
+                argument="adjacency",
+            )
+        if self.seed is not None:
+            checked_integer("seed", self.seed)
+        steps = checked_steps(self.steps)
+        if self.schedule is None or isinstance(self.schedule, str):
+            checked("theta", self.theta, positive=True, below=1.0)
+        return steps, checked("sensitivity_constant", self.sensitivity_constant, positive=True)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_fitted")
+
+    def __getstate__(self) -> Any:
+        if hasattr(self, "_fitted"):
+            raise UserTypeError(
+                "a fitted DPManifoldDenoiser holds the private reference and is not pickled or copied; "
+                "keep its results instead, or clone() it without the reference"
+            )
+        return super().__getstate__()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        return tags
+
+
+class _Once:
+    """The budget of one fit: spent by the first that asks, in the process that fitted."""
+
+    def __init__(self) -> None:
+        self._free = threading.Lock()  # held for good once spent
+        self._pid = os.getpid()
+
+    def spend(self, mu2: float) -> None:
+        if os.getpid() != self._pid:
+            raise UserRuntimeError(
+                "this DPManifoldDenoiser was fitted before the process was forked: parent and child would "
+                "both spend its budget; fit in the process that transforms"
+            )
+        if not self._free.acquire(blocking=False):
+            what = "a second transform of one fit without a ledger"
+            raise BudgetExceeded(asked=mu2, remaining=0.0, what=what)

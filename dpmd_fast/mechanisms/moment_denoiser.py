@@ -1,0 +1,67 @@
+"""Denoising with certified moments at the queries, behind `DPManifoldDenoiser(mechanism="moments")`.
+
+Every step releases the moments around where the queries are, and moves them with the mean and the tangent
+space read off the release: x <- x - (I - P)(x - b). Where a query is after a step is post-processing of what
+was released, hence public, and may be the location of the next release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.kernels.search.index import build_index
+from dpmd_fast.mechanisms.moments import natural_tau, noisy_moments
+from dpmd_fast.privacy.entropy import EntropySource
+from dpmd_fast.privacy.guarantee import Guarantee
+from dpmd_fast.privacy.lattice import choose_lattice
+from dpmd_fast.reference.sources.open import ReferenceSource
+
+Floats = NDArray[np.float64]
+
+
+def denoise_with_moments(
+    source: ReferenceSource,
+    queries: NDArray[np.floating],
+    *,
+    bandwidth: float,
+    dim: int,
+    beta: float,
+    mus: Sequence[float],
+    guarantee: Guarantee,
+    entropy: EntropySource,
+    n_threads: int | None,
+) -> tuple[Floats, NDArray[np.str_]]:
+    """One release with each of `mus`; points and a status for each query. The spend has been made.
+
+    A query whose first location is not occupied comes back unchanged as "no_neighbor", one that loses its
+    neighbours later on or ends up non-finite as "failed". Both are read off the release.
+    """
+    moved = np.array(queries, dtype=np.float64)
+    status = np.full(len(moved), "ok", dtype="U11")
+    first = True
+    for mu in mus:
+        alive = np.flatnonzero(status == "ok")
+        if mu == 0.0 or not len(alive):
+            continue
+        X = moved[alive]
+        index = build_index(X, bandwidth, n_threads)
+        tau = natural_tau(index, beta, n_threads=n_threads)
+        lattice = choose_lattice(mu, tau, guarantee.adjacency)
+        release = noisy_moments(source, index, X, beta, tau, lattice, guarantee, entropy, n_threads)
+        occupied = release.occupied  # of the release itself: cleaning makes mass out of noise
+        release = release.cleaned(dim)
+        status[alive[~occupied]] = "no_neighbor" if first else "failed"
+        first = False
+        away = (release.mean - X)[occupied]
+        tangents = release.tangents(dim)[occupied]
+        away -= np.einsum("qij,qj->qi", tangents, np.einsum("qij,qi->qj", tangents, away))
+        X = X[occupied] + away
+        finite = np.isfinite(X).all(axis=1)
+        alive = alive[occupied]
+        status[alive[~finite]] = "failed"
+        moved[alive[finite]] = X[finite]
+    moved[status != "ok"] = queries[status != "ok"]
+    return moved, status

@@ -1,0 +1,313 @@
+"""`private_preprocessor`: medians and MADs of a private reference, bought with a budget.
+
+records --> NestedCounts (exact integers) --> noise --> Preprocessor (public numbers from then on)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpmd_fast.arguments import LARGEST, checked, checked_choice, checked_integer
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.models.preprocessor import (
+    CLIP,
+    INVALID,
+    SKEWED,
+    SMALLEST_SCALE,
+    Floats,
+    Logs,
+    MappedSource,
+    Preprocessor,
+    chosen_logs,
+    is_skewed,
+    label,
+    validity,
+)
+from dpmd_fast.privacy.accounting import gdp_epsilon
+from dpmd_fast.privacy.budget import Budget, check_budget
+from dpmd_fast.privacy.entropy import open_source
+from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
+from dpmd_fast.privacy.ledger.charge import Charge, budget_parameters, open_account
+from dpmd_fast.privacy.ledger.ledger import Ledger
+from dpmd_fast.privacy.quantiles import (
+    Grid,
+    NestedCounts,
+    NestedLattice,
+    cumulative,
+    fitted_counts,
+    median_and_mad,
+    nested_lattice,
+    noisy_counts,
+    quantile,
+    rank_error,
+)
+from dpmd_fast.reference.sources.open import check_valid, open_reference
+
+_COARSE, _HOPELESS = 0.1, 0.25  # errors in rank that are warned of, and not worth a spend
+_AT_THE_END = 0.05  # share of a column in a bin at the end of its grid that is warned of
+
+
+class PreprocessWarning(UserWarning):
+    """Released numbers are coarse, or the bounds do not fit the data: told from the release alone."""
+
+
+def private_preprocessor(
+    reference: Any,
+    *,
+    bounds: Mapping[str, Sequence[float]] | ArrayLike,
+    budget: Budget,
+    log: Logs = "auto",
+    clip: float = CLIP,
+    skewness: float = SKEWED,
+    bins: int = 1024,
+    adjacency: Adjacency = "replace-one",
+    on_invalid: str = "raise",
+    columns: list[str] | None = None,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    dataset: str | None = None,
+    seed: int | None = None,
+    batch_rows: int | None = None,
+) -> Preprocessor:
+    """The paper's preprocessing with medians and MADs of a private reference, by one accounted release.
+
+    Parameters
+    ----------
+    reference : array, DataFrame, Arrow table or reader, path or list of paths of Parquet files
+        The private records, in original units; read in batches, once for the release.
+    bounds : mapping of column names to (low, high), or array (D, 2)
+        Public numbers between which the values of each column are expected; values outside count as the
+        nearest bin. Choose them from knowledge of the field, never by looking at the reference. Wide ones
+        cost little: 200 standard deviations are fine.
+    budget : Budget
+        Spent completely, on all columns together.
+    log : "auto", bool, or sequence of bool or of column names
+        Which columns to log; the low bound of these must be positive. "auto" decides by the released deciles
+        for the columns whose low bound is positive, as `Preprocessor.from_public` does, and logs no others.
+    clip, skewness : float
+        As in `Preprocessor`, `Preprocessor.from_public`.
+    bins : int
+        Of each grid: a power of 4 from 16 to 65536. Evenly spaced in the logarithm for columns that are or
+        may be logged.
+    adjacency : {"replace-one", "add-remove"}
+        Which data sets count as neighbours.
+    on_invalid : {"raise", "drop"}
+        What becomes of values that are not finite or beyond 1e100, or not positive in a column that `log`
+        names. "raise" reads the reference once before the spend and refuses it; "drop" counts such a value
+        nowhere, and the other values of its record as always.
+    columns : list of str, optional
+        Columns to use, where the reference is a table.
+    ledger : Ledger or path, optional
+        Pays for the release: the debit is made before the pass over the reference, or refused with
+        `BudgetExceeded`. Without a ledger nothing but this release is counted.
+    dataset : str, optional
+        The name of the reference in the ledger.
+    seed : int, optional
+        Makes the release reproducible, and not private; not with a ledger.
+    batch_rows : int, optional
+
+    Returns
+    -------
+    Preprocessor
+        With its `guarantee` and, if a ledger paid, its `receipt`.
+
+    Notes
+    -----
+    Privacy: histograms of all columns on nested public grids, one Gaussian release of sensitivity
+    sqrt(2 D L) counts (add-remove: sqrt(D L)) for D columns and L = log4(bins) grids each; `NestedLattice`
+    has the proof. Medians, MADs and the choice of logarithms are computed from the noisy counts.
+    """
+    account = open_account(ledger, dataset, seed)
+    check_budget(budget)
+    checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
+    checked_choice("on_invalid", on_invalid, ("raise", "drop"))
+    clip = checked("clip", clip, positive=True, below=LARGEST)
+    skewness = checked("skewness", skewness, below=1.0)
+    if seed is not None:
+        checked_integer("seed", seed)
+    source = open_reference(reference, columns=columns, batch_rows=batch_rows)
+    if not source.local:
+        source.blocks()  # says what engines are for
+    names, D = source.column_names, source.n_columns
+    limits = _checked_bounds(bounds, names, D)
+    choices = chosen_logs(log, names, D)
+    plan = nested_lattice(budget.mu, D, bins, adjacency)
+    grids = [_grid(label(names, place), *limits[place], bins, choices[place]) for place in range(D)]
+    counted = MappedSource(source, validity(np.array([choice is True for choice in choices])))
+    public_rows = source.rows if adjacency == "replace-one" else None
+    if public_rows is not None:
+        _check_worth(public_rows, D, budget, bins)
+    guarantee = certified_guarantee(
+        budget,
+        mu=plan.lattice.mu,
+        adjacency=adjacency,
+        seeded=seed is not None,
+        validated=on_invalid == "raise",
+        released="the preprocessing",
+    )
+    charge = Charge(
+        account,
+        guarantee,
+        "preprocessing: medians and MADs",
+        mechanism="nested histograms",
+        parameters=budget_parameters(budget, columns=D, bins=bins, on_invalid=on_invalid),
+        reference=source,
+    )
+    if on_invalid == "raise":
+        check_valid(counted, LARGEST, INVALID)
+    if public_rows is not None:
+        warn_large_delta(budget.delta, public_rows)
+    entropy = open_source(seed)
+    with charge.covering():
+        charge.debit()
+        counts = NestedCounts(grids)
+        for block in counted.blocks():
+            counts.add(block)
+        noisy = noisy_counts(counts.counts, plan, entropy)
+    # what follows sees the noisy counts and public numbers only
+    known = counts.rows if adjacency == "replace-one" and on_invalid == "raise" else None
+    fitted = fitted_counts(noisy, known)
+    scales = [_scales(*pair, skewness) for pair in zip(grids, fitted, choices, strict=True)]
+    _warn(names, grids, fitted, scales, plan)
+    return Preprocessor(
+        center=tuple(center for center, _, _ in scales),
+        scale=tuple(scale for _, scale, _ in scales),
+        log=tuple(logged for _, _, logged in scales),
+        clip=clip,
+        column_names=names,
+        guarantee=charge.guarantee,
+        receipt=charge.receipt,
+    )
+
+
+def joint_guarantee(guarantee: Guarantee, paid: Guarantee) -> Guarantee:
+    """What a release in preprocessed units promises together with a preprocessing that was paid for.
+
+    mu^2 adds up, also where the later release depends on the earlier one; epsilon is the exact one at the
+    delta of `guarantee`, rounded up.
+    """
+    mu = math.hypot(guarantee.mu, paid.mu)
+    epsilon = gdp_epsilon(mu, guarantee.delta)
+    unit = 10.0 ** (5 - math.floor(math.log10(max(epsilon, guarantee.epsilon))))
+    epsilon = math.ceil(max(epsilon, guarantee.epsilon) * unit) / unit
+    joint = certified_guarantee(
+        Budget(epsilon, guarantee.delta),
+        mu=mu,
+        adjacency=guarantee.adjacency,
+        seeded="not private" in (guarantee.holds, paid.holds),
+        validated=False,
+        released="the preprocessing, the atlas and all that is made with them",
+    )
+    more = f"The preprocessing was released before, with mu = {paid.mu:.6g}, which is counted in here."
+    return replace(joint, conditions=(*guarantee.conditions, more))
+
+
+def _checked_bounds(bounds: Any, names: tuple[str, ...] | None, columns: int) -> list[tuple[float, float]]:
+    if isinstance(bounds, Mapping):
+        if names is None:
+            raise UserValueError(f"bounds has names, and an array has none: must be an array ({columns}, 2)")
+        if set(bounds) != set(names):
+            missing, unknown = sorted(set(names) - set(bounds)), sorted(map(str, set(bounds) - set(names)))
+            told = (
+                f"lacks {', '.join(map(repr, missing))}"
+                if missing
+                else f"has {', '.join(map(repr, unknown))}"
+            )
+            raise UserValueError(
+                f"bounds {told}: must have a pair for each column that is used, and no others"
+            )
+        bounds = [bounds[name] for name in names]
+    try:
+        given = np.asarray(bounds)
+        limits = np.empty(0) if given.dtype.kind == "c" else given.astype(np.float64)
+    except Exception:  # of whatever kind: its text may show what was given
+        limits = np.empty(0)
+    if limits.shape != (columns, 2):
+        raise UserValueError(
+            f"bounds: must hold {columns} pairs of real numbers (low, high), one for each column"
+        )
+    for place, (low, high) in enumerate(limits.tolist()):
+        if not -LARGEST <= low < high <= LARGEST:  # false for NaN
+            raise UserValueError(f"bounds of {label(names, place)}: must be finite numbers, low < high")
+    return [(low, high) for low, high in limits.tolist()]
+
+
+def _grid(what: str, low: float, high: float, bins: int, choice: bool | None) -> Grid:
+    """Even in the logarithm where the column is logged, and where that is open and possible."""
+    if choice and not low > 0.0:
+        raise UserValueError(f"bounds of {what}: low must be positive where log is taken")
+    try:
+        grid = Grid.between(low, high, bins, choice if choice is not None else low > 0.0)
+    except ValueError as problem:
+        raise UserValueError(f"bounds of {what}: {problem}") from None
+    if not np.diff(grid.edges).min() > 8.0 * SMALLEST_SCALE:  # a MAD is a quarter of a bin or more
+        raise UserValueError(f"bounds of {what}: are too narrow, or too near 0, for {bins} bins")
+    return grid
+
+
+def _check_worth(n: int, columns: int, budget: Budget, bins: int) -> None:
+    """Refuse a spend on noise; `n` must be public."""
+    if n == 0:
+        raise UserValueError("reference has 0 sample(s): must have at least 1")
+    error = rank_error(n, columns, budget, bins=bins)
+    if error > _HOPELESS:
+        raise UserValueError(
+            f"budget = {budget!r}: would buy quantiles of {columns} columns with an error of {error:.0%} in "
+            f"rank; must be at most {_HOPELESS:.0%}: more epsilon, fewer columns, or public numbers",
+            argument="budget",
+        )
+
+
+def _scales(grid: Grid, counts: Floats, choice: bool | None, skewness: float) -> tuple[float, float, bool]:
+    """Centre, scale and whether to log, from released counts."""
+    ranks = cumulative(counts)
+    logged = choice
+    if logged is None:
+        logged = False
+        if grid.geometric:
+            before, after = (
+                [quantile(edges, ranks, rank) for rank in (0.1, 0.5, 0.9)]
+                for edges in (grid.edges, np.log(grid.edges))
+            )
+            logged = is_skewed(before, after, skewness)
+    return *median_and_mad(np.log(grid.edges) if logged else grid.edges, ranks), logged
+
+
+def _warn(
+    names: tuple[str, ...] | None,
+    grids: Sequence[Grid],
+    counts: Floats,
+    scales: Sequence[tuple[float, float, bool]],
+    plan: NestedLattice,
+) -> None:
+    """Say what the release shows to be poor; all of it was released or is public."""
+    totals = counts.sum(axis=1)
+    told = []
+    error = plan.rank_noise / float(totals.min())
+    if error > _COARSE:
+        told.append(f"ranks are uncertain by {error:.0%} of the records")
+    most = _AT_THE_END * totals + 3.0 * plan.noise_scale
+    ends = np.flatnonzero(np.maximum(counts[:, 0], counts[:, -1]) > most)
+    if len(ends):
+        told.append(f"many records are at or beyond the bounds in {_listed(names, ends)}: give wider ones")
+    fine = []
+    for place, (grid, (center, scale, logged)) in enumerate(zip(grids, scales, strict=True)):
+        edges = np.log(grid.edges) if logged else grid.edges
+        end = min(max(int(np.searchsorted(edges, center)), 1), len(edges) - 1)
+        if scale < edges[end] - edges[end - 1]:
+            fine.append(place)
+    if fine:
+        told.append(f"the MAD is below one bin in {_listed(names, fine)}: give narrower bounds or more bins")
+    if told:
+        warnings.warn(f"released preprocessing: {'; '.join(told)}", PreprocessWarning, stacklevel=3)
+
+
+def _listed(names: tuple[str, ...] | None, places: Any) -> str:
+    return ", ".join(label(names, place) for place in places)

@@ -1,0 +1,45 @@
+"""How denoising changed points: neighbours, clusters, and the ranking of risks.
+
+None of this is private. Neighbours among points are a function of these points: take public or released ones,
+and a reference only where nothing leaves the trusted zone.
+"""
+
+from dpmd_fast.metrics.concordance import (
+    ConcordanceComparison,
+    Interval,
+    compare_concordance,
+    concordance_index,
+)
+from dpmd_fast.metrics.scores import (
+    EXACT_PAIRS,
+    NEIGHBORS,
+    ClusterScores,
+    clustering_accuracy,
+    clustering_scores,
+    distortion,
+    jaccard,
+    knn_distance,
+    knn_distortion,
+    knn_jaccard,
+    nearest_neighbors,
+    neighborhood_purity,
+)
+
+__all__ = [
+    "EXACT_PAIRS",
+    "NEIGHBORS",
+    "ClusterScores",
+    "ConcordanceComparison",
+    "Interval",
+    "clustering_accuracy",
+    "clustering_scores",
+    "compare_concordance",
+    "concordance_index",
+    "distortion",
+    "jaccard",
+    "knn_distance",
+    "knn_distortion",
+    "knn_jaccard",
+    "nearest_neighbors",
+    "neighborhood_purity",
+]

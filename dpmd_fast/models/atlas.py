@@ -1,0 +1,214 @@
+"""The atlas: a map that denoises any number of points, made from a few certified releases."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.arguments import Points, checked_points, checked_threads
+from dpmd_fast.kernels.charts import Field, make_field
+from dpmd_fast.kernels.sums.exact import apply_fields
+from dpmd_fast.kernels.vector.quads import one_by_one
+from dpmd_fast.mechanisms.atlas.subspace import Subspace
+from dpmd_fast.privacy.guarantee import Guarantee
+from dpmd_fast.privacy.ledger.charge import Receipt
+
+if TYPE_CHECKING:
+    from dpmd_fast.models.preprocessor import Preprocessor
+
+Floats = NDArray[np.float64]
+_BLOCK_BYTES = 1 << 22  # of the points moved at a time: what stays in the caches
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One field of the map in plain arrays: projections onto charts (no `slopes`), or a smooth correction."""
+
+    centers: Floats  # (K, D)
+    tangents: Floats  # (K, D, d)
+    masses: Floats  # (K,)
+    bandwidth: float
+    passes: int
+    strength: float
+    offsets: Floats | None = None  # (K, D)
+    slopes: Floats | None = None  # (K, d, D)
+
+    @classmethod
+    def of(cls, made: Field) -> Layer:
+        """The arrays of a field, in its own order."""
+        K, correction = len(made.balls.rows), made.pull == 0.0
+        return cls(
+            centers=one_by_one(made.centers, K),
+            tangents=np.ascontiguousarray(one_by_one(made.frames, K).transpose(0, 2, 1)),
+            masses=one_by_one(made.masses, K),
+            bandwidth=made.balls.radius,
+            passes=made.passes,
+            strength=made.strength,
+            offsets=one_by_one(made.offsets, K) if correction else None,
+            slopes=one_by_one(made.slopes, K) if correction else None,
+        )
+
+    def field(self) -> Field:
+        return make_field(
+            self.centers,
+            self.tangents,
+            self.masses,
+            self.bandwidth,
+            offsets=self.offsets,
+            slopes=self.slopes,
+            strength=self.strength,
+            passes=self.passes,
+        )
+
+
+class ChartView(NamedTuple):
+    """Charts for inspection, in the coordinates of the data, preprocessed if they are."""
+
+    centers: Floats  # (K, D)
+    tangents: Floats  # (K, D, d)
+    masses: Floats  # (K,)
+
+
+@dataclass(frozen=True, eq=False)
+class Atlas:
+    """A released map toward the manifold of a private reference.
+
+    Everything in it was released under `guarantee` or is public: transforming points with it costs no budget,
+    needs no reference and can be done anywhere, any number of times.
+
+    Attributes
+    ----------
+    guarantee : Guarantee
+    layers : tuple of Layer
+        Projections onto charts first, then the corrections of the residual rounds.
+    subspace : Subspace or None
+        Affine subspace in which the layers work; None for all of R^D.
+    dim : int
+    bandwidth : float
+    spends : tuple of (str, float)
+        What each release was for and its mu^2, in the order of the releases.
+    column_names : tuple of str or None
+        Columns of the reference, where it was a table.
+    preprocess : Preprocessor or None
+        Then `transform` takes and returns original units; charts and `bandwidth` are in preprocessed ones.
+    receipt : Receipt or None
+        The debit that paid for it, if there was a ledger. Not in the file: a loaded atlas has none.
+    status_ : array of str
+        After `transform`: "ok", or "outside" for points without a chart in reach, which come back unchanged.
+        With `preprocess` also "clipped": moved, but from the limit, since a coordinate lies beyond it; and
+        "failed": unchanged, since the result is beyond the range of its type.
+    """
+
+    guarantee: Guarantee
+    layers: tuple[Layer, ...] = field(repr=False)
+    subspace: Subspace | None = field(repr=False)
+    dim: int
+    bandwidth: float
+    signal_to_noise: tuple[float, ...]  # of each round, median S / s
+    spends: tuple[tuple[str, float], ...] = field(repr=False)
+    column_names: tuple[str, ...] | None = None
+    preprocess: Preprocessor | None = field(default=None, repr=False)
+    receipt: Receipt | None = field(default=None, repr=False)
+
+    @property
+    def n_columns(self) -> int:
+        if self.subspace is not None:
+            return len(self.subspace.origin)
+        return self.layers[0].centers.shape[1]
+
+    @property
+    def charts(self) -> ChartView:
+        """Centres, tangents and masses of the charts of round 1, in preprocessed units."""
+        first = self.layers[0]
+        if self.subspace is None:
+            return ChartView(first.centers, first.tangents, first.masses)
+        basis = self.subspace.basis
+        return ChartView(
+            self.subspace.up(first.centers), np.einsum("dq,kqe->kde", basis, first.tangents), first.masses
+        )
+
+    def transform(self, Z: Any, n_threads: int | None = None) -> Any:
+        """Denoise points: array in, array out; DataFrame or Arrow table in, the same with its columns moved.
+
+        Other columns of a table pass through. A RecordBatchReader gives a RecordBatchReader that works as it
+        is read; `status_` is then that of the batch read last. A Dask array or dataframe and a Spark
+        DataFrame give one that the workers move when it is computed; of an array, `status_` is lazy, too,
+        of the others it is None.
+
+        With `preprocess` a coordinate that does not change keeps its value, to the last bit. One that was
+        clipped and moved is what the move of the limit gives: see the status "clipped".
+        """
+        n_threads = checked_threads(n_threads)
+        from dpmd_fast.tables.frames import is_table, transform_table
+
+        if is_table(Z):
+            return transform_table(self, Z, n_threads)
+        from dpmd_fast.reference.engines import lazy_transform
+
+        lazy = lazy_transform(Z)
+        if lazy is not None:
+            return lazy(self, Z)
+        points = checked_points("Z", Z, columns=self.n_columns)
+        moved, status = self.move(points, n_threads)
+        object.__setattr__(self, "status_", status)
+        return moved
+
+    def move(self, points: Points, n_threads: int | None = None) -> tuple[Points, NDArray[np.str_]]:
+        """Moved points in the type of `points`, and the status of each; `points` must be finite."""
+        moved = np.empty_like(points, order="C")
+        status = np.full(len(points), "ok", dtype="U7")
+        rows = max(1024, _BLOCK_BYTES // (8 * points.shape[1]))
+        for start in range(0, len(points), rows):
+            part = slice(start, start + rows)
+            block = np.asarray(points[part], dtype=np.float64)
+            if self.preprocess is None:
+                result, reached = self._moved(block, n_threads)
+                status[part][~reached] = "outside"
+            else:
+                result, reached, clipped = self.preprocess.moved(
+                    block, lambda inside: self._moved(inside, n_threads)
+                )
+                beyond = reached & ~(np.abs(result) <= np.finfo(moved.dtype).max).all(axis=1)
+                for told, where in (("clipped", clipped), ("outside", ~reached), ("failed", beyond)):
+                    status[part][where] = told
+                reached &= ~beyond
+            if reached.all():
+                moved[part] = result
+            else:
+                moved[part] = points[part]
+                moved[part][reached] = result[reached]
+        return moved, status
+
+    def _moved(self, points: Floats, n_threads: int | None) -> tuple[Floats, NDArray[np.bool_]]:
+        """Points of a block in preprocessed units, and which of them a chart reaches."""
+        inside = points if self.subspace is None else self.subspace.down(points, n_threads)
+        result, reached = apply_fields(self._fields, inside, n_threads)
+        return (result if self.subspace is None else self.subspace.up(result, n_threads)), reached
+
+    @cached_property
+    def _fields(self) -> list[Field]:
+        # always from the arrays, so that a loaded atlas gives the same bits as the one that was saved
+        return [layer.field() for layer in self.layers]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one file; it appears under its name only when it is complete.
+
+        If a ledger paid for the atlas, the name of the file is noted there.
+        """
+        from dpmd_fast.models.atlas_file import write_atlas
+
+        write_atlas(self, path)
+        if self.receipt is not None:
+            self.receipt.record_file(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Atlas:
+        """Read what `save` wrote; a truncated or edited file is refused."""
+        from dpmd_fast.models.atlas_file import read_atlas
+
+        return read_atlas(path)

@@ -1,0 +1,169 @@
+"""What a certified release holds, and what can be read off it at no further cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.arguments import checked_integer, shown
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.privacy.guarantee import Adjacency, Guarantee
+from dpmd_fast.privacy.ledger.charge import Receipt
+
+Floats = NDArray[np.float64]
+Features = Literal["moments", "subspace", "residual"]
+HOMOGENEOUS = 0.1  # c: the square of the homogeneous coordinate
+_NO_SPREAD = 1e-9  # an eigenvalue over the whole second moment at which it is 0 but for rounding
+OCCUPIED = 3.0  # a location counts as occupied if its mass is this many deviations of the noise
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """Noisy second moments at public locations.
+
+    ``values[a]`` estimates ``sum_i clip_i k(|y_i - a| / h) f f^T`` with ``f = ((y_i - a) / h, sqrt(c))``: the
+    homogeneous coordinate is the last. Everything below is computed from these values and public numbers.
+
+    Attributes
+    ----------
+    values : array (K, F, F)
+        Symmetric; noise included.
+    features : {"moments", "subspace", "residual"}
+        What the vectors f are; the read-out is for "moments", where F = D + 1.
+    noise_scale : float
+        Standard deviation of the noise on the diagonal of `values`; off it, 1/sqrt(2) of that.
+    tau : float
+        Norm to which the contribution of a record, over all locations together, is clipped.
+    c, bandwidth, beta : float
+        Parameters of the moments.
+    lattice : float
+        Step of the integer lattice: ``values / lattice`` are integers.
+    locations : array (K, D)
+    adjacency : {"replace-one", "add-remove"}
+    guarantee : Guarantee
+    receipt : Receipt or None
+        The debit that paid for it, if there was a ledger.
+    uncleaned : Release or None
+        What `cleaned` was called on: it says which locations are occupied, and gives the directions of a
+        tangent space that cleaning has left without any spread.
+    """
+
+    values: Floats = field(repr=False)
+    features: Features
+    noise_scale: float
+    tau: float
+    c: float
+    bandwidth: float
+    beta: float
+    lattice: float
+    locations: Floats = field(repr=False)
+    adjacency: Adjacency
+    guarantee: Guarantee
+    receipt: Receipt | None = field(default=None, repr=False)
+    uncleaned: Release | None = field(default=None, repr=False)
+
+    @cached_property
+    def mass(self) -> Floats:
+        """Sum of the clipped kernel weights at each location (K,)."""
+        self._only_moments("mass")
+        return self.values[:, -1, -1] / self.c
+
+    @cached_property
+    def signal_to_noise(self) -> Floats:
+        """Mass at each location over the deviation of its noise (K,)."""
+        return self.mass * self.c / self.noise_scale
+
+    @cached_property
+    def occupied(self) -> NDArray[np.bool_]:
+        """Where the mass is at least three deviations of its noise (K,)."""
+        if self.uncleaned is not None:  # clipping negative eigenvalues makes mass out of noise
+            return self.uncleaned.occupied & (self.mass > 0.0)
+        return self.signal_to_noise >= OCCUPIED
+
+    @cached_property
+    def mean(self) -> Floats:
+        """Weighted mean of the records around each location (K, D); NaN where not occupied."""
+        return self.locations + self.bandwidth * self._offsets
+
+    @cached_property
+    def covariance(self) -> Floats:
+        """Weighted covariance around each location (K, D, D), in units of the squared bandwidth.
+
+        NaN where not occupied. Noise can make an eigenvalue negative; see `cleaned`.
+        """
+        offsets = self._offsets
+        second = self.values[:, :-1, :-1] / self._safe_mass[:, None, None]
+        return second - offsets[:, :, None] * offsets[:, None, :]
+
+    def cleaned(self, dim: int) -> Release:
+        """The release with noise taken out, for records near a manifold of dimension `dim`.
+
+        There the values have dim + 1 large eigenvalues at each location. They are kept; the others, which
+        hold the spread of the records off the manifold and noise, are multiplied by the share of their
+        energy, pooled over the occupied locations, that noise of the known size does not explain. Negative
+        eigenvalues become 0. The values are then no lattice points any more.
+        """
+        self._only_moments("cleaned")
+        dim = self._checked_dim(dim)
+        eigenvalues, vectors = np.linalg.eigh(self.values)
+        rest = self.values.shape[1] - (dim + 1)
+        small = eigenvalues[:, :rest]
+        energy = float((small[self.occupied] ** 2).sum(axis=1).mean()) if self.occupied.any() else 0.0
+        noise = self.noise_scale**2 * rest * (rest + 1) / 2
+        small *= max(0.0, 1.0 - noise / energy) if energy > 0.0 else 0.0
+        np.maximum(eigenvalues, 0.0, out=eigenvalues)
+        values = np.matmul(vectors * eigenvalues[:, None, :], vectors.transpose(0, 2, 1))
+        return replace(self, values=0.5 * (values + values.transpose(0, 2, 1)), uncleaned=self)
+
+    def tangents(self, dim: int) -> Floats:
+        """Top-`dim` eigenvectors of the covariance (K, D, dim); zero where not occupied.
+
+        Where cleaning has left fewer than `dim` directions with any spread, the others are those of the
+        largest spread before it among the directions at right angles: all without spread are alike, and which
+        of them an eigensolver returns differs from one machine to the next.
+        """
+        dim = self._checked_dim(dim)
+        out = np.zeros((*self.locations.shape, dim))
+        occupied = np.flatnonzero(self.occupied)
+        spreads, vectors = np.linalg.eigh(self.covariance[occupied])
+        out[occupied] = vectors[:, :, -dim:]
+        if self.uncleaned is not None:
+            before = self.uncleaned.covariance
+            scale = self.c + spreads.sum(axis=1) + (self._offsets[occupied] ** 2).sum(axis=1)
+            kept = (spreads > _NO_SPREAD * scale[:, None]).sum(axis=1)
+            for place, number in zip(occupied[kept < dim], kept[kept < dim], strict=True):
+                out[place] = _completed(out[place, :, dim - number :], before[place], dim)
+        return out
+
+    @cached_property
+    def _safe_mass(self) -> Floats:
+        return np.where(self.occupied, self.mass, np.nan)
+
+    @cached_property
+    def _offsets(self) -> Floats:
+        return self.values[:, :-1, -1] / (np.sqrt(self.c) * self._safe_mass[:, None])
+
+    def _checked_dim(self, dim: int) -> int:
+        most = self.locations.shape[1]
+        if not 1 <= checked_integer("dim", dim, minimum=1) <= most:
+            raise UserValueError(
+                f"dim = {shown(dim)}: must be at most {most}, the number of columns", argument="dim"
+            )
+        return int(dim)
+
+    def _only_moments(self, what: str) -> None:
+        if self.features != "moments":
+            raise UserValueError(f"{what} is not defined for a release of {self.features!r} features")
+
+
+def _completed(kept: Floats, covariance: Floats, dim: int) -> Floats:
+    """Orthonormal columns `kept` (D, r) and the dim - r others in which `covariance` is largest."""
+    apart = np.eye(len(covariance)) - kept @ kept.T
+    largest = float(np.abs(covariance).sum())  # above every eigenvalue: `kept` sorts below all others
+    spreads = apart @ covariance @ apart - (1.0 + largest) * (kept @ kept.T)
+    added = np.linalg.eigh(0.5 * (spreads + spreads.T))[1][:, kept.shape[1] - dim :]
+    return np.concatenate([added, kept], axis=1)

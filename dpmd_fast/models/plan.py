@@ -1,0 +1,148 @@
+"""What an atlas would cost and give, from public numbers only: nothing is spent, no reference is read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from numpy.typing import ArrayLike
+
+from dpmd_fast.arguments import (
+    check_anchors,
+    checked_bandwidth,
+    checked_choice,
+    checked_cover,
+    checked_integer,
+    checked_threads,
+)
+from dpmd_fast.mechanisms.atlas.recipe import rounds_for
+from dpmd_fast.models.geometry.anchors import thinned
+from dpmd_fast.models.geometry.bandwidth import foreseen, predicted_noise
+from dpmd_fast.models.preprocessor import Preprocessor, preprocessed
+from dpmd_fast.privacy.budget import Budget, check_budget
+from dpmd_fast.privacy.guarantee import Adjacency
+
+_PAIRS_PER_SECOND = 2e9  # products of features summed on one core, for a rough estimate of time
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Prediction for `release_atlas`.
+
+    Attributes
+    ----------
+    bandwidth : float
+        Where it would begin; "auto" may go on to a smaller one.
+    rounds : int
+    dim : int
+    anchors : int
+        Charts of round 1.
+    signal_to_noise : float
+        Median mass of an anchor over the deviation of its noise, in round 1 of three.
+    noise_error : float
+        Error that noise would leave in the finished map; the bias of the bandwidth comes on top, and cannot
+        be known before something is spent.
+    recommended_epsilon : float
+        Smallest epsilon of 1/2 octave steps, at the same delta, for which three rounds have enough signal.
+    seconds : float
+        Rough time of the sums over the records on one core; reading them comes on top.
+    mu2 : float
+        What would be spent.
+    advice : str
+        One sentence.
+    """
+
+    bandwidth: float
+    rounds: int
+    dim: int
+    anchors: int
+    signal_to_noise: float
+    noise_error: float
+    recommended_epsilon: float
+    seconds: float
+    mu2: float
+    advice: str
+
+
+def plan(
+    anchors: ArrayLike,
+    n: int,
+    *,
+    dim: int | Literal["auto"],
+    budget: Budget,
+    bandwidth: float | Literal["auto"] = "auto",
+    cover: float = 0.3,
+    adjacency: Adjacency = "replace-one",
+    preprocess: Preprocessor | None = None,
+    n_threads: int | None = None,
+) -> Plan:
+    """Predict signal, error and time of an atlas of `n` records around public points.
+
+    Parameters
+    ----------
+    anchors : array (m, D)
+        The public points that `release_atlas` would get.
+    n : int
+        Number of records, as far as it is public.
+    dim, budget, bandwidth, cover, adjacency, preprocess
+        As for `release_atlas`.
+    n_threads : int, optional
+    """
+    Z = thinned(preprocessed("anchors", anchors, preprocess))
+    n = checked_integer("n", n, minimum=1)
+    check_budget(budget)
+    checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
+    cover = checked_cover(cover)
+    n_threads = checked_threads(n_threads)
+    auto = isinstance(bandwidth, str) and bandwidth == "auto"
+    d = None if isinstance(dim, str) and dim == "auto" else checked_integer("dim", dim, minimum=1)
+    check_anchors(Z, d)
+    outlook = foreseen(Z, n, budget, d, adjacency=adjacency, cover=cover, n_threads=n_threads)
+    h = outlook.choose() if auto else checked_bandwidth(bandwidth)
+    prospect = outlook.at(h)
+    rounds = rounds_for(prospect.signal)
+    enough = _enough(budget, prospect.signal)
+    features = outlook.points.shape[1] + 1
+    pairs = n * prospect.reach * features * features * (rounds + 1)
+    return Plan(
+        bandwidth=h,
+        rounds=rounds,
+        dim=outlook.dim if d is None else d,
+        anchors=prospect.anchors,
+        signal_to_noise=prospect.signal,
+        noise_error=predicted_noise(h, prospect.signal),
+        recommended_epsilon=enough,
+        seconds=pairs / _PAIRS_PER_SECOND,
+        mu2=budget.mu**2,
+        advice=_advice(prospect.signal, rounds, enough, budget, outlook.hopeless(h)),
+    )
+
+
+def _enough(budget: Budget, signal: float) -> float:
+    """Epsilon at which S / s, which grows with mu, supports three rounds."""
+    epsilon = budget.epsilon
+    factor = math.sqrt(2.0)
+    while rounds_for(signal * Budget(epsilon, budget.delta, budget.conversion).mu / budget.mu) < 3:
+        epsilon *= factor
+        if epsilon > 1e4:
+            return math.inf
+    while epsilon > 1e-3:
+        smaller = Budget(epsilon / factor, budget.delta, budget.conversion)
+        if rounds_for(signal * smaller.mu / budget.mu) < 3:
+            break
+        epsilon /= factor
+    return epsilon
+
+
+def _advice(signal: float, rounds: int, enough: float, budget: Budget, hopeless: bool) -> str:
+    if rounds == 3:
+        return f"Signal for three rounds; epsilon = {enough:.3g} would be enough for that."
+    if rounds == 2:
+        return f"Signal for two rounds; three need epsilon = {enough:.3g} or more records."
+    if signal >= 3.0 and not hopeless:
+        return f"Signal for one round only; three rounds need epsilon = {enough:.3g} or more records."
+    return (
+        f"Hardly any chart would stand out of the noise at epsilon = {budget.epsilon:g}: do not spend; use a "
+        f"larger bandwidth, more records or epsilon = {enough:.3g}."
+    )

@@ -1,0 +1,414 @@
+"""The paper's preprocessing of biomarkers: log of skewed columns, median and MAD, clip.
+
+A `Preprocessor` holds public numbers only. They are given, computed from a public sample, or bought with a
+budget (`preprocess_release`). None is ever taken from private records in passing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from numbers import Real
+from typing import Any, Literal, SupportsIndex, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import boxcox, inv_boxcox
+
+from dpmd_fast.arguments import LARGEST, Points, checked, checked_points, shown
+from dpmd_fast.columns import check_unique, names_of
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.privacy.guarantee import Guarantee
+from dpmd_fast.privacy.ledger.charge import Receipt
+from dpmd_fast.reference.sources.open import ReferenceSource, open_reference
+from dpmd_fast.reference.tasks import PartialSums, Task, through
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Logs: TypeAlias = Literal["auto"] | bool | Sequence[bool] | Sequence[str]
+
+CLIP = 8.0  # the paper's
+SKEWED = 0.2  # decile skewness of a lognormal column whose third standardised moment is 1
+INVALID = (
+    "values of columns that are logged must be positive, too; pass on_invalid='drop' to leave such values "
+    "out, or clean the reference"
+)
+SMALLEST_SCALE = 1e-40
+_DECILES = (0.1, 0.5, 0.9)
+
+
+def preprocessed(name: str, points: Any, preprocess: Preprocessor | None) -> Floats:
+    """Public points in the units that releases work in."""
+    if preprocess is None:
+        return np.asarray(checked_points(name, points), dtype=np.float64)
+    if not isinstance(preprocess, Preprocessor):
+        raise UserValueError(
+            f"preprocess = {shown(preprocess)}: must be a Preprocessor or None", argument="preprocess"
+        )
+    return np.asarray(preprocess.forward(points, name=name), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Preprocessor:
+    """Log of some columns, centre and scale of all, clip: ``clip((log x - center) / scale, -c, c)``.
+
+    Parameters
+    ----------
+    center, scale : sequence of float
+        Of each column, after the logarithm where it is taken. Public numbers, never read off the reference.
+    log : sequence of bool
+        Which columns are logged; by default none.
+    clip : float
+        c; the paper's is 8.
+    column_names : sequence of str, optional
+        Then tables have to have these columns, and messages name them.
+    guarantee : Guarantee, optional
+        What the numbers cost, where they were bought with a budget (`private_preprocessor`); None for numbers
+        that are public by themselves.
+    receipt : Receipt, optional
+        The debit that paid for them, if there was a ledger; ``receipt.record_file(path)`` notes a file there.
+        Neither in files nor in copies that go to other processes.
+    """
+
+    center: tuple[float, ...]
+    scale: tuple[float, ...]
+    log: tuple[bool, ...] = ()
+    clip: float = CLIP
+    column_names: tuple[str, ...] | None = None
+    guarantee: Guarantee | None = field(default=None, repr=False)
+    receipt: Receipt | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "receipt": None}
+
+    def __post_init__(self) -> None:
+        center, scale = _numbers("center", self.center), _numbers("scale", self.scale)
+        D = len(center)
+        if D < 1:
+            raise UserValueError("center is empty: must hold a number for each column, and at least one")
+        if len(scale) != D:
+            raise UserValueError(f"scale has {len(scale)} number(s): must have {D}, as center")
+        if not all(number > SMALLEST_SCALE for number in scale):
+            raise UserValueError(f"scale = {scale!r}: all must be above {SMALLEST_SCALE:g}", argument="scale")
+        log = _items("log", self.log) or (False,) * D
+        if len(log) != D or not all(isinstance(one, (bool, np.bool_)) for one in log):
+            raise UserValueError(
+                f"log = {shown(self.log)}: must be {D} booleans, as many as center has numbers",
+                argument="log",
+            )
+        names = None if self.column_names is None else _items("column_names", self.column_names)
+        if names is not None:
+            texts = all(isinstance(name, str) for name in names)
+            if not texts or not len(set(names)) == len(names) == D:
+                raise UserValueError(
+                    f"column_names = {shown(self.column_names)}: must be {D} different texts",
+                    argument="column_names",
+                )
+        if self.guarantee is not None and not isinstance(self.guarantee, Guarantee):
+            raise UserValueError(
+                f"guarantee = {shown(self.guarantee)}: must be a Guarantee or None", argument="guarantee"
+            )
+        if self.guarantee is not None and self.guarantee.holds == "conditional":
+            raise UserValueError("guarantee: must not be conditional")
+        clip = checked("clip", self.clip, positive=True, below=LARGEST)
+        for name, value in (("center", center), ("scale", scale), ("clip", clip), ("column_names", names)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "log", tuple(map(bool, log)))
+
+    @classmethod
+    def from_public(
+        cls,
+        sample: Any,
+        *,
+        log: Logs = "auto",
+        clip: float = CLIP,
+        skewness: float = SKEWED,
+        column_names: Sequence[str] | None = None,
+    ) -> Preprocessor:
+        """The paper's rule with the medians and MADs of a public sample.
+
+        Parameters
+        ----------
+        sample : array or DataFrame
+            Public points. Never the reference or a part of it: its medians would be unpaid for.
+        log : "auto", bool, or sequence of bool or of column names
+            Which columns to log. The paper says "skewed biomarkers"; "auto" takes those of positive values
+            whose decile skewness, (q10 + q90 - 2 q50) / (q90 - q10), is above `skewness` and is smaller in
+            size after the logarithm.
+        clip, skewness : float
+        column_names : sequence of str, optional
+            By default those of a DataFrame.
+        """
+        points = np.asarray(checked_points("sample", sample), dtype=np.float64)
+        check_unique("sample", names_of(sample) if column_names is None else None)
+        names = names_of(sample) if column_names is None else _items("column_names", column_names)
+        if names is not None and len(names) != points.shape[1]:
+            raise UserValueError(f"column_names holds {len(names)} name(s): must have {points.shape[1]}")
+        skewness = checked("skewness", skewness, below=1.0)
+        choices = chosen_logs(log, names, points.shape[1])
+        logs = []
+        scaled = points.copy()
+        for place, (column, choice) in enumerate(zip(points.T, choices, strict=True)):
+            positive = bool((column > 0.0).all())
+            if choice and not positive:
+                raise UserValueError(not_positive("sample", [label(names, place)]))
+            logarithms = boxcox(column, 0.0) if positive else column
+            if choice is None:
+                before, after = (np.quantile(values, _DECILES).tolist() for values in (column, logarithms))
+                choice = positive and is_skewed(before, after, skewness)
+            logs.append(choice)
+            scaled[:, place] = logarithms if choice else column
+        center = np.median(scaled, axis=0)
+        scale = np.median(np.abs(scaled - center), axis=0)
+        still = [label(names, place) for place in np.flatnonzero(scale <= SMALLEST_SCALE)]
+        if still:
+            raise UserValueError(
+                f"sample has a median absolute deviation of 0 in {', '.join(still)}: such columns cannot be "
+                "scaled by it; leave them out, or give numbers of your own"
+            )
+        return cls(tuple(center.tolist()), tuple(scale.tolist()), tuple(logs), clip, names)
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.center)
+
+    def forward(self, X: Any, *, name: str = "X") -> Points:
+        """Public points in preprocessed units; float32 stays float32.
+
+        A value that is not positive in a logged column is refused, and so is one that is not finite; messages
+        call the points `name`. For private records use `records`.
+        """
+        points = self._checked(name, X)
+        self._check_positive(name, points)
+        return self._clipped(self._scaled(points)).astype(points.dtype, copy=False)
+
+    def inverse(self, X: Any) -> Points:
+        """Points in original units; float32 stays float32.
+
+        Undoes `forward` but for the clip: a coordinate at the limit comes back as the limit, in original
+        units. Coordinates beyond it are allowed.
+        """
+        points = self._checked("X", X)
+        with np.errstate(over="ignore"):
+            out = self._original(points).astype(points.dtype, copy=False)
+        beyond = np.flatnonzero(~np.isfinite(out).all(axis=0))
+        if len(beyond):
+            labels = ", ".join(label(self.column_names, place) for place in beyond)
+            raise UserValueError(f"X is beyond the range of {out.dtype} in original units in {labels}")
+        return out
+
+    def records(self, reference: Any, *, columns: list[str] | None = None) -> Floats:
+        """Private records in preprocessed units, as one array; it is as private as they are.
+
+        A value that is not finite or beyond 1e100, or not positive in a logged column, becomes NaN, and no
+        message tells of it: releases refuse such records or, with ``on_invalid="drop"``, leave them out.
+        """
+        blocks = list(self.over(open_reference(reference, columns=columns)).blocks())
+        return np.concatenate(blocks) if blocks else np.empty((0, self.n_columns))
+
+    def over(self, source: ReferenceSource) -> ReferenceSource:
+        """As `records`, block by block.
+
+        Each record is mapped by itself, by public numbers, to a function of that record: neighbouring data
+        sets stay neighbours, so whatever a release promises for the mapped records holds for the records.
+        """
+        if source.n_columns != self.n_columns:
+            raise UserValueError(
+                f"reference has {source.n_columns} column(s): must have {self.n_columns}, as the preprocessor"
+            )
+        self._check_names("reference", source.column_names)
+        return MappedSource(source, dataclasses.replace(self, guarantee=None, receipt=None)._mapped)
+
+    def _mapped(self, block: Floats) -> Floats:
+        """Private records in preprocessed units, those that are not valid as NaN."""
+        return self._clipped(self._scaled(validity(np.array(self.log))(block)))
+
+    def moved(
+        self, points: Floats, move: Callable[[Floats], tuple[Floats, Flags]]
+    ) -> tuple[Floats, Flags, Flags]:
+        """Public points moved by a map of preprocessed units; also which it reached, and which were clipped.
+
+        A coordinate that `move` leaves where it was keeps its value to the last bit, beyond the limit as
+        well. Any other is the inverse of where it was moved to: ``forward(moved) = move(forward(points))``.
+        """
+        self._check_positive("Z", points)
+        scaled = self._scaled(points)
+        before = self._clipped(scaled)
+        after, reached = move(before)
+        with np.errstate(over="ignore"):
+            out = np.where(after == before, points, self._original(after))
+        return out, reached, (scaled != before).any(axis=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold; `from_dict` makes an equal preprocessor of them."""
+        given = dataclasses.asdict(dataclasses.replace(self, receipt=None))
+        del given["receipt"]
+        for name in ("center", "scale", "log"):
+            given[name] = list(given[name])
+        given["column_names"] = None if self.column_names is None else list(self.column_names)
+        if self.guarantee is not None:
+            given["guarantee"]["conditions"] = list(self.guarantee.conditions)
+        return given
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Preprocessor:
+        """What `to_dict` was called on; anything else is refused."""
+        wanted = {one.name for one in dataclasses.fields(cls)} - {"receipt"}
+        if not isinstance(values, Mapping) or set(values) != wanted:
+            raise UserValueError(f"a preprocessor must have exactly {', '.join(sorted(wanted))}")
+        paid = values["guarantee"]
+        if paid is not None:
+            try:
+                paid = Guarantee(**{**paid, "conditions": tuple(paid["conditions"])})
+            except (KeyError, TypeError):
+                raise UserValueError("guarantee: is not that of a release") from None
+        lists = ("center", "scale", "log", *(() if values["column_names"] is None else ("column_names",)))
+        if not all(isinstance(values[name], (list, tuple)) for name in lists):
+            raise UserValueError(f"{', '.join(lists)}: must be lists")
+        return cls(**{**values, **{name: tuple(values[name]) for name in lists}, "guarantee": paid})
+
+    def _checked(self, name: str, X: Any) -> Points:
+        self._check_names(name, names_of(X))
+        points = checked_points(name, X)
+        if points.shape[1] != self.n_columns:
+            raise UserValueError(
+                f"{name} has {points.shape[1]} features: must have {self.n_columns}, as the preprocessor"
+            )
+        return points
+
+    def _check_names(self, name: str, given: tuple[str, ...] | None) -> None:
+        if given is not None and self.column_names is not None and given != self.column_names:
+            raise UserValueError(
+                f"{name} has other columns than the preprocessor, or in another order: must have "
+                f"{', '.join(map(repr, self.column_names))}"
+            )
+
+    def _check_positive(self, name: str, points: Points) -> None:
+        low = np.flatnonzero(np.array(self.log) & ~(points > 0.0).all(axis=0))
+        if len(low):
+            raise UserValueError(not_positive(name, [label(self.column_names, place) for place in low]))
+
+    @cached_property
+    def _arrays(self) -> tuple[NDArray[np.intp], Floats, Floats]:
+        return np.flatnonzero(self.log), np.array(self.center), np.array(self.scale)
+
+    def _scaled(self, points: Points) -> Floats:
+        logged, center, scale = self._arrays
+        out = np.array(points, dtype=np.float64)
+        # At 0 this is the logarithm, taken by the C library value by value. NumPy takes several at a time
+        # where it can, and the last bits of a record could then depend on its place.
+        out[:, logged] = boxcox(out[:, logged], 0.0)
+        out -= center
+        out /= scale
+        return out
+
+    def _clipped(self, scaled: Floats) -> Floats:
+        return np.clip(scaled, -self.clip, self.clip)
+
+    def _original(self, points: Points) -> Floats:
+        logged, center, scale = self._arrays
+        out = center + scale * np.asarray(points, dtype=np.float64)
+        out[:, logged] = inv_boxcox(out[:, logged], 0.0)
+        return out
+
+
+class MappedSource(ReferenceSource):
+    """A private source whose records are mapped one by one; whatever happens on the way, nothing is said."""
+
+    def __init__(self, source: ReferenceSource, mapping: Callable[[Floats], Floats]) -> None:
+        super().__init__(
+            source.reference,
+            n_columns=source.n_columns,
+            column_names=source.column_names,
+            rows=source.rows,
+            dtype=np.dtype(np.float64),
+            batch_rows=source.batch_rows,
+            rereadable=source.rereadable,
+        )
+        self.local = source.local
+        self._source, self._mapping = source, mapping
+
+    def blocks(self) -> Iterator[Points]:
+        for block in self._source.blocks():
+            yield mapped_block(self._mapping, block)
+
+    def run(self, task: Task, n_threads: int | None = None) -> PartialSums:
+        return self._source.run(through(task, partial(mapped_block, self._mapping)), n_threads)
+
+
+def mapped_block(
+    mapping: Callable[[Floats], Floats], block: NDArray[np.floating[Any]], n_threads: int | None = None
+) -> Floats:
+    with np.errstate(all="ignore"):
+        return mapping(np.asarray(block, dtype=np.float64))
+
+
+def validity(logged: Flags) -> Callable[[Floats], Floats]:
+    """A mapping of records that puts NaN where a value is not finite, huge, or not positive though logged."""
+
+    def mapping(block: Floats) -> Floats:
+        good = np.abs(block) <= LARGEST
+        good &= (block > 0.0) | ~logged
+        return np.where(good, block, np.nan)
+
+    return mapping
+
+
+def is_skewed(before: Sequence[float], after: Sequence[float], threshold: float) -> bool:
+    """Whether a column is logged, by its 10 %, 50 % and 90 % quantiles before and after the logarithm."""
+    skewness = _decile_skewness(*before)
+    return skewness > threshold and abs(_decile_skewness(*after)) < skewness
+
+
+def _decile_skewness(low: float, median: float, high: float) -> float:
+    return float((high + low - 2.0 * median) / (high - low)) if high > low else 0.0
+
+
+def chosen_logs(log: Logs, names: tuple[str, ...] | None, columns: int) -> list[bool | None]:
+    """For each column whether it is logged, None where that is to be found out."""
+    if isinstance(log, str) and log == "auto":
+        return [None] * columns
+    if isinstance(log, (bool, np.bool_)):
+        return [bool(log)] * columns
+    given = [] if isinstance(log, str) or not isinstance(log, (Sequence, np.ndarray)) else list(log)
+    if len(given) == columns and all(isinstance(one, (bool, np.bool_)) for one in given):
+        return [bool(one) for one in given]
+    if names is not None and given and set(given) <= set(names):
+        return [name in set(given) for name in names]
+    allowed = f"'auto', True, False, {columns} booleans"
+    raise UserValueError(f"log = {shown(log)}: must be {allowed}" + (" or names of columns" if names else ""))
+
+
+def label(names: tuple[str, ...] | None, place: SupportsIndex) -> str:
+    """A column as messages call it."""
+    return f"column {place}" if names is None else f"column {names[place]!r}"
+
+
+def not_positive(name: str, labels: Sequence[str]) -> str:
+    return f"{name} has values that are not positive in {', '.join(labels)}: the logarithm is taken there"
+
+
+def _items(name: str, values: Any) -> tuple[Any, ...]:
+    listed = isinstance(values, (Sequence, np.ndarray)) and np.ndim(values) == 1
+    if not listed or isinstance(values, (str, bytes)):
+        raise UserValueError(
+            f"{name} = {shown(values)}: must be a sequence, with one for each column", argument=name
+        )
+    return tuple(values)
+
+
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
+    given = _items(name, values)
+    if not all(isinstance(one, Real) and not isinstance(one, bool) for one in given):
+        raise UserValueError(
+            f"{name} = {shown(values)}: must be a sequence of numbers, one for each column", argument=name
+        )
+    numbers = tuple(float(one) if abs(one) <= LARGEST else math.inf for one in given)
+    if not all(abs(number) <= LARGEST for number in numbers):  # false for NaN
+        raise UserValueError(
+            f"{name} = {shown(values)}: all must be finite and at most {LARGEST:g} in size", argument=name
+        )
+    return numbers

@@ -1,0 +1,214 @@
+"""How a release pays from a ledger: one debit, after all checks and before the pass over the reference.
+
+    open_account --> Charge (refuses what could not be paid) --> debit --> the release --> Receipt
+
+Without a ledger all of it does nothing, and the guarantee says that nothing else is counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.arguments import shown
+from dpmd_fast.columns import is_of
+from dpmd_fast.errors import UserRuntimeError, UserValueError
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.guarantee import Guarantee, counted
+from dpmd_fast.privacy.ledger.ledger import Ledger, Spend
+from dpmd_fast.reference.sources.base import ReferenceSource
+from dpmd_fast.reference.sources.open import is_table_or_file, open_reference
+
+_DOMAIN = b"dpmd_fast fingerprint, version 1:"
+_T = TypeVar("_T")
+
+
+class LedgerAccount(NamedTuple):
+    """A data set of a ledger."""
+
+    ledger: Ledger
+    dataset: str
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A debit that was made: from which ledger, and what it says of it."""
+
+    ledger: Ledger
+    spend: Spend
+
+    def record_file(self, path: str | os.PathLike[str]) -> None:
+        """Note in the ledger that the release became this file, which has been written."""
+        try:
+            self.ledger.record_file(self.spend.id, path)
+        except (OSError, ValueError) as error:
+            raise UserRuntimeError(
+                f"{os.fsdecode(path)} is written, but the ledger could not note it for spend "
+                f"{self.spend.id}: {error}"
+            ) from error
+
+
+def open_account(ledger: Any, dataset: Any, seed: Any = None) -> LedgerAccount | None:
+    """The account that the arguments of a release name; None without a ledger.
+
+    Raises
+    ------
+    ValueError
+        For a ledger without a data set or the reverse, and for a seed: what it makes is not private, so no
+        budget could pay for it.
+    """
+    if ledger is None and dataset is None:
+        return None
+    if ledger is None:
+        raise UserValueError(
+            f"ledger = None: must be given with dataset = {shown(dataset)}, or neither", argument="ledger"
+        )
+    if dataset is None:
+        raise UserValueError(
+            "dataset = None: must be given with a ledger, the name that it has there", argument="dataset"
+        )
+    if not isinstance(ledger, (Ledger, str, os.PathLike)):
+        raise UserValueError(f"ledger is a {type(ledger).__name__}: must be a Ledger or the path of one")
+    if seed is not None:
+        raise UserValueError(
+            f"seed = {shown(seed)}: must be None with a ledger; a seed makes a release that is not private, "
+            "and no budget pays for that",
+            argument="seed",
+        )
+    return LedgerAccount(ledger if isinstance(ledger, Ledger) else Ledger(ledger), dataset)
+
+
+class Charge:
+    """The debit of one release; made at most once, however many passes the release takes.
+
+    Parameters
+    ----------
+    account : LedgerAccount or None
+    guarantee : Guarantee
+        What the release promises; the debit is its mu^2.
+    what, mechanism : str
+    parameters : dict
+        Public ones.
+    reference : Any
+        The private reference; read here only if the data set is bound to a fingerprint.
+
+    Attributes
+    ----------
+    guarantee : Guarantee
+        As given, but with what it says about other releases.
+    receipt : Receipt or None
+        Once the debit has been made.
+    """
+
+    def __init__(
+        self,
+        account: LedgerAccount | None,
+        guarantee: Guarantee,
+        what: str,
+        *,
+        mechanism: str,
+        parameters: dict[str, Any],
+        reference: Any,
+    ) -> None:
+        self.guarantee = guarantee
+        self.receipt: Receipt | None = None
+        self._account = account
+        if account is None:
+            return
+        ledger, dataset = account
+        if guarantee.holds == "not private":
+            raise UserValueError(f"no budget pays for {what}: {guarantee}")
+        self.guarantee = counted(guarantee)
+        bound = ledger.total(dataset).fingerprint is not None
+        self._order: dict[str, Any] = {
+            "dataset": dataset,
+            "mu2": guarantee.mu**2,
+            "what": what,
+            "adjacency": guarantee.adjacency,
+            "fingerprint": digest_of(reference) if bound else None,
+        }
+        self._details: dict[str, Any] = {
+            "mechanism": mechanism,
+            "parameters": parameters,
+            "holds": guarantee.holds,
+        }
+        ledger.check(**self._order)
+
+    def debit(self) -> None:
+        """Pay; nothing is done a second time, or without a ledger."""
+        if self._account is None or self.receipt is not None:
+            return
+        ledger = self._account.ledger
+        self.receipt = Receipt(ledger, ledger.spend(**self._order, **self._details))
+
+    def paid(self, passing: _T) -> _T:
+        """What is handed in, after the debit: for a pass over the reference that is about to begin."""
+        self.debit()
+        return passing
+
+    @contextmanager
+    def covering(self) -> Iterator[None]:
+        """Say of an error after the debit that the debit stays."""
+        try:
+            yield
+        except Exception as error:
+            if self.receipt is None:
+                raise
+            spend = self.receipt.spend
+            raise UserRuntimeError(
+                f"the release failed after its debit, and mu^2 = {spend.mu2:.9g} of data set "
+                f"{spend.dataset!r} stays spent (spend {spend.id}): {error}"
+            ) from error
+
+
+def budget_parameters(budget: Budget, **others: Any) -> dict[str, Any]:
+    """Public parameters of a release for the history of a ledger."""
+    return {
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "conversion": budget.conversion,
+        **others,
+    }
+
+
+def _as_array(reference: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(reference)
+    except Exception:  # of the object itself: its text may show a value
+        told = "holds values that are not numbers: must be a rectangular array of numbers"
+    raise UserValueError(f"reference {told}")
+
+
+def digest_of(reference: Any, columns: list[str] | None = None) -> str:
+    """Behind `Ledger.fingerprint_of`: one pass over all values."""
+    if isinstance(reference, ReferenceSource):
+        source = reference
+    elif is_of(reference, "pandas", "DataFrame") or is_table_or_file(reference):
+        source = open_reference(reference, columns=columns)
+    else:
+        source = open_reference(_as_array(reference), columns=columns)
+    if not source.local:
+        raise UserValueError(
+            "reference is held by an engine, which keeps no order of the records, and a fingerprint needs "
+            "one: pay from a data set that is not bound to a fingerprint, or give files"
+        )
+    if not source.rereadable:
+        raise UserValueError(
+            "reference is a stream that can be read only once: a fingerprint needs a pass of its own; give a "
+            "table or Parquet files"
+        )
+    digest = hashlib.sha256(_DOMAIN + str(source.n_columns).encode("ascii"))
+    for block in source.blocks():
+        with np.errstate(all="ignore"):  # a warning would tell that some record is not finite
+            wide = np.array(block, dtype="<f8", order="C")
+            wide += 0.0  # one zero, one NaN
+        wide[np.isnan(wide)] = np.nan
+        digest.update(wide.data)
+    return f"sha256:{digest.hexdigest()}"

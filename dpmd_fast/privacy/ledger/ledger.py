@@ -1,0 +1,380 @@
+"""The privacy budget of named data sets, kept in a file from which every release is paid.
+
+The unit is mu^2, which adds up over Gaussian releases, also when later ones depend on what earlier ones
+showed, as long as the sum stays within a total that was fixed before (Smith and Thakurta 2022). A debit is
+one transaction and comes before the private data are read: a crash at any instant loses budget at most.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from dpmd_fast.arguments import checked, checked_choice, checked_integer, shown
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.privacy.budget import Budget, BudgetExceeded
+from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, Holds, total_guarantee
+from dpmd_fast.privacy.ledger.store import Account, create_file, open_book
+
+# Of the total. The sum is computed without rounding, so this covers the rounding of the total itself and of a
+# budget cut into equal parts, and does not grow with the number of spends.
+_ROUNDING = 1e-12
+_LONGEST = 1000  # characters of a name or description
+_MOST_PARAMETERS = 10_000  # characters of their JSON: parameters, not data
+
+
+@dataclass(frozen=True)
+class Total:
+    """What a data set may spend, as it was declared.
+
+    Attributes
+    ----------
+    dataset : str
+    epsilon, delta : float
+    conversion : str
+        "gdp": (epsilon, delta) was turned into `mu2` by the exact curve of Gaussian noise.
+    mu2 : float
+        The total in the unit of all spends.
+    adjacency : {"replace-one", "add-remove"}
+    fingerprint : str or None
+        Of the reference that the name is bound to, if it is bound.
+    time : datetime
+        When it was declared, UTC.
+    host : str
+    pid : int
+    """
+
+    dataset: str
+    epsilon: float
+    delta: float
+    conversion: str
+    mu2: float
+    adjacency: Adjacency
+    fingerprint: str | None
+    time: datetime
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Spend:
+    """One debit.
+
+    Attributes
+    ----------
+    id : int
+        Grows with every spend of the ledger; the order of spends, whatever the clock says.
+    dataset : str
+    time : datetime
+        UTC, by the clock of `host`.
+    what, mechanism : str
+        What was bought, and how its noise is made.
+    parameters : dict
+        Public parameters of the release.
+    mu2 : float
+    holds : {"unconditional", "conditional"}
+        Whether what was bought is private for every data set.
+    host : str
+    pid : int
+        Machine and process that spent.
+    files : tuple of str
+        Files that the release became, oldest first.
+    """
+
+    id: int
+    dataset: str
+    time: datetime
+    what: str
+    mechanism: str
+    parameters: dict[str, Any]
+    mu2: float
+    holds: Holds
+    host: str
+    pid: int
+    files: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str | None:
+        """The file that the release became; the last one, if there are several."""
+        return self.files[-1] if self.files else None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A file that keeps the privacy budget of named data sets.
+
+    Several processes of one machine may use it at once and never overspend together. Each operation opens the
+    file for itself: a `Ledger` may be copied, pickled, shared between threads and used after a fork.
+
+    Parameters
+    ----------
+    path : str or path
+        On a local disk: network file systems are not supported. The file need not exist before `create`.
+    timeout : float
+        Seconds to wait while others write.
+
+    Notes
+    -----
+    Nothing in it is ever changed or taken back: no spend, and no total. It holds public values only, unless a
+    data set is bound to a fingerprint (`fingerprint_of`).
+    """
+
+    path: str
+    timeout: float = 30.0
+
+    def __init__(self, path: str | os.PathLike[str], timeout: float = 30.0) -> None:
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise UserValueError(f"path = {shown(path)}: must be the path of a file", argument="path")
+        object.__setattr__(self, "path", os.path.abspath(os.fsdecode(path)))
+        object.__setattr__(self, "timeout", checked("timeout", timeout, below=1e6))
+
+    def create(
+        self,
+        dataset: str,
+        epsilon: float,
+        delta: float,
+        adjacency: Adjacency = "replace-one",
+        *,
+        fingerprint: str | None = None,
+    ) -> None:
+        """Declare a data set and all that may ever be spent on it; makes the file if there is none.
+
+        Parameters
+        ----------
+        dataset : str
+            A name; public. One that is there already is refused: a total is final.
+        epsilon, delta : float
+            The total, converted into mu^2 by the exact curve of Gaussian noise.
+        adjacency : {"replace-one", "add-remove"}
+            Spends under another one are refused: they do not add up.
+        fingerprint : str, optional
+            Binds the name to one reference, by what `fingerprint_of` says of it; without it, nothing checks
+            that a name is used for one data set only.
+        """
+        name = _checked_text("dataset", dataset)
+        total = Budget(epsilon, delta)
+        checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
+        if fingerprint is not None:
+            _checked_text("fingerprint", fingerprint)
+        if not os.path.lexists(self.path):
+            create_file(self.path)
+        with open_book(self.path, self.timeout, write=True) as book:
+            book.declare(
+                name,
+                total.epsilon,
+                total.delta,
+                total.conversion,
+                2.0 * total.rho,
+                adjacency,
+                fingerprint,
+                *_signature(),
+            )
+
+    def spend(
+        self,
+        dataset: str,
+        mu2: float,
+        what: str,
+        *,
+        mechanism: str = "gaussian",
+        parameters: Mapping[str, Any] | None = None,
+        adjacency: Adjacency | None = None,
+        holds: Holds = "unconditional",
+        fingerprint: str | None = None,
+    ) -> Spend:
+        """Debit `mu2`, or refuse; once this has returned, the debit is on disk.
+
+        Call it before the private data are read. The functions of this package do that when they are given
+        ``ledger=`` and ``dataset=``; call it for releases of your own.
+
+        Parameters
+        ----------
+        dataset : str
+        mu2 : float
+            What the release costs, (sensitivity / deviation of the Gaussian noise)^2.
+        what, mechanism : str
+            One line each, for the history.
+        parameters : mapping, optional
+            Public parameters of the release, as JSON can hold them. Never anything computed from the data,
+            nor their number of rows under "add-remove".
+        adjacency : {"replace-one", "add-remove"}, optional
+            What `mu2` was computed for; by default that of the data set.
+        holds : {"unconditional", "conditional"}
+            Whether the release costs no more than `mu2` for every data set. The caller's word is taken.
+        fingerprint : str, optional
+            `fingerprint_of` the reference; needed for, and compared with, that of a bound data set.
+
+        Raises
+        ------
+        BudgetExceeded
+            With `asked` and `remaining`; nothing was spent.
+        TimeoutError
+            If the ledger is locked for longer than `timeout`; nothing was spent.
+        """
+        name = _checked_text("dataset", dataset)
+        mu2 = checked("mu2", mu2, positive=True)
+        texts = _checked_text("what", what), _checked_text("mechanism", mechanism)
+        public = _checked_parameters(parameters)
+        checked_choice("holds", holds, ("unconditional", "conditional"))
+        with open_book(self.path, self.timeout, write=True) as book:
+            account = book.account(name)
+            _check_payable(account, mu2, texts[0], adjacency, fingerprint)
+            time, host, pid = _signature()
+            number = book.enter(account, time, *texts, public, mu2, holds, host, pid)
+        return _spend_of(name, (number, time, *texts, public, mu2, holds, host, pid))
+
+    def record_file(self, spend_id: int, path: str | os.PathLike[str]) -> None:
+        """Note that a release became a file; may be called again for further files."""
+        number = checked_integer("spend_id", spend_id, minimum=1, most_bits=63)
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise UserValueError(f"path = {shown(path)}: must be the path of a file", argument="path")
+        # names that are not text are kept readable
+        name = os.path.abspath(os.fsencode(path)).decode("utf-8", "backslashreplace")
+        with open_book(self.path, self.timeout, write=True) as book:
+            book.add_file(number, name, _signature()[0])
+
+    def datasets(self) -> tuple[str, ...]:
+        """Names of the data sets, in the order of their declaration."""
+        with open_book(self.path, self.timeout, write=False) as book:
+            return tuple(book.names())
+
+    def total(self, dataset: str) -> Total:
+        """What a data set may spend, as it was declared."""
+        return _total_of(self._account(dataset))
+
+    def remaining(self, dataset: str) -> float:
+        """What is left, in mu^2."""
+        return _remaining(self._account(dataset))
+
+    def history(self, dataset: str) -> tuple[Spend, ...]:
+        """All spends of a data set, oldest first."""
+        name = _checked_text("dataset", dataset)
+        with open_book(self.path, self.timeout, write=False) as book:
+            account = book.account(name)
+            files = book.files(account)
+        return tuple(_spend_of(name, row, files.get(row[0], ())) for row in account.spends)
+
+    def guarantee(self, dataset: str) -> Guarantee:
+        """What all releases charged to a data set promise together, at its delta."""
+        account = self._account(dataset)
+        spends = [_spend_of(dataset, row) for row in account.spends]
+        total = _total_of(account)
+        return total_guarantee(
+            dataset,
+            Budget(total.epsilon, total.delta),
+            mu=math.sqrt(min(total.mu2, math.fsum(spend.mu2 for spend in spends))),
+            adjacency=total.adjacency,
+            releases=len(spends),
+            conditional=[spend.what for spend in spends if spend.holds == "conditional"],
+        )
+
+    def check(
+        self,
+        dataset: str,
+        mu2: float,
+        what: str,
+        *,
+        adjacency: Adjacency | None = None,
+        fingerprint: str | None = None,
+    ) -> None:
+        """Refuse what `spend` would refuse now; promises nothing, since others may spend meanwhile."""
+        mu2 = checked("mu2", mu2, positive=True)
+        _check_payable(self._account(dataset), mu2, what, adjacency, fingerprint)
+
+    @staticmethod
+    def fingerprint_of(reference: Any, columns: list[str] | None = None) -> str:
+        """A SHA-256 of the values of a reference, in the order of its rows; the same for all kinds of input.
+
+        **It is computed from private data and no budget pays for it.** Whoever sees it can test a guess of
+        the whole reference, hence also of one record if he knows all others. It binds a name in a ledger to
+        one reference and belongs nowhere else; a ledger that holds one is as private as the data.
+        """
+        from dpmd_fast.privacy.ledger.charge import digest_of
+
+        return digest_of(reference, columns)
+
+    def _account(self, dataset: str) -> Account:
+        name = _checked_text("dataset", dataset)
+        with open_book(self.path, self.timeout, write=False) as book:
+            return book.account(name)
+
+
+def _remaining(account: Account) -> float:
+    total = _total_of(account)
+    return max(0.0, math.fsum([total.mu2, *(-row[5] for row in account.spends)]))
+
+
+def _check_payable(
+    account: Account, mu2: float, what: str, adjacency: Adjacency | None, fingerprint: str | None
+) -> None:
+    """Refuse a spend that does not belong to the account or is more than is left of it."""
+    total = _total_of(account)
+    if adjacency is not None:
+        checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
+        if adjacency != total.adjacency:
+            raise UserValueError(
+                f"adjacency = {adjacency!r}: the budget of {total.dataset!r} is counted under "
+                f"{total.adjacency!r}, and spends under different adjacencies do not add up",
+                argument="adjacency",
+            )
+    if total.fingerprint is not None and fingerprint is None:
+        raise UserValueError(
+            f"fingerprint = None: {total.dataset!r} is bound to one reference; must be what "
+            "Ledger.fingerprint_of(reference) gives",
+            argument="fingerprint",
+        )
+    if total.fingerprint is not None and fingerprint != total.fingerprint:
+        raise UserValueError(
+            f"fingerprint: {total.dataset!r} is bound to another reference, other columns or another order"
+        )
+    if math.fsum([*(row[5] for row in account.spends), mu2]) > total.mu2 * (1.0 + _ROUNDING):
+        raise BudgetExceeded(mu2, _remaining(account), f"{what} (data set {total.dataset!r})")
+
+
+def _total_of(account: Account) -> Total:
+    name, epsilon, delta, conversion, mu2, adjacency, fingerprint, time, host, pid = account.declared
+    when = datetime.fromisoformat(time)
+    return Total(name, epsilon, delta, conversion, mu2, adjacency, fingerprint, when, host, pid)
+
+
+def _spend_of(dataset: str, row: tuple[Any, ...], files: tuple[str, ...] = ()) -> Spend:
+    number, time, what, mechanism, parameters, mu2, holds, host, pid = row
+    when, public = datetime.fromisoformat(time), json.loads(parameters)
+    return Spend(number, dataset, when, what, mechanism, public, mu2, holds, host, pid, files)
+
+
+def _signature() -> tuple[str, str, int]:
+    """Now, here, in this process."""
+    return datetime.now(timezone.utc).isoformat(), socket.gethostname(), os.getpid()
+
+
+def _checked_text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > _LONGEST:
+        raise UserValueError(
+            f"{name} = {shown(value)}: must be one line of text, at most {_LONGEST} characters", argument=name
+        )
+    return value
+
+
+def _checked_parameters(parameters: Mapping[str, Any] | None) -> str:
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise UserValueError(
+            f"parameters is a {type(parameters).__name__}: must be a mapping of names to values"
+        )
+    given = dict(parameters or {})
+    try:
+        text = json.dumps(given, allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError):
+        text = ""
+    if not text or json.loads(text) != given or len(text) > _MOST_PARAMETERS:
+        raise UserValueError(
+            "parameters: must hold finite numbers, texts, None and lists or mappings of them, "
+            f"{_MOST_PARAMETERS} characters of JSON at most"
+        )
+    return text

@@ -1,0 +1,165 @@
+"""The fitted reference: ball index and tangent bases, and the iteration that moves queries with them.
+
+Everything here touches private values. It is the common left side of the wall for Nonprivate-MD,
+Algorithm 1 and Algorithm 2; what leaves it for a private result goes through `privacy.mechanism`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.arguments import Points
+from dpmd_fast.errors import UserMemoryError
+from dpmd_fast.kernels.eigen.tridiagonal import top_subspaces
+from dpmd_fast.kernels.jit import threads
+from dpmd_fast.kernels.projectors import LocalGeometry, local_geometry, room_for, toward
+from dpmd_fast.kernels.search.index import BallIndex, build_index, visiting_order
+from dpmd_fast.kernels.tangents import local_tangents
+
+Floats = NDArray[np.float64]
+_BLOCK_BYTES = 1 << 23
+_OK, _NO_NEIGHBOR, _FAILED = 0, 1, 2
+_STATUS = np.array(["ok", "no_neighbor", "failed"])
+
+
+class ReleasedGeometry(NamedTuple):
+    """What the update of a block of queries may see."""
+
+    projectors: Floats  # for the queries with `has_projector`, padded
+    has_projector: NDArray[np.bool_]
+    means: Floats  # for the queries with `has_mean`
+    has_mean: NDArray[np.bool_]
+
+
+#: Turns the private geometry at some queries (their numbers, the step, where they are) into what is released.
+Release = Callable[[LocalGeometry, NDArray[np.intp], int, Floats], ReleasedGeometry]
+
+
+@dataclass(frozen=True)
+class FittedReference:
+    """Local PCA at every reference point, ready for queries."""
+
+    index: BallIndex = field(repr=False)
+    bases: Floats = field(repr=False)  # (n, d, padded D), in leaf order
+    counts: NDArray[np.int64] = field(repr=False)
+    beta: float
+    n_threads: int | None
+
+    @property
+    def dim(self) -> int:
+        return self.bases.shape[1]
+
+    @property
+    def columns(self) -> int:
+        return self.index.columns
+
+    def tangents(self) -> Floats:
+        """Tangent bases (n, D, d) in the order of the reference."""
+        out = np.empty((len(self.bases), self.columns, self.dim))
+        out[self.index.order] = self.bases[:, :, : self.columns].transpose(0, 2, 1)
+        return out
+
+
+def fit_reference(
+    Y: Points, bandwidth: float, dim: int, beta: float, n_threads: int | None
+) -> FittedReference:
+    """Local PCA at every row of `Y` (METHOD: P_{y_i}, computed once, same bandwidth as the weights)."""
+    index = build_index(Y, bandwidth, n_threads)
+    bases, counts = local_tangents(index, dim, n_threads)
+    return FittedReference(index, bases, counts, beta, n_threads)
+
+
+def as_they_are(geometry: LocalGeometry, queries: NDArray[np.intp], step: int, X: Floats) -> ReleasedGeometry:
+    """The release of the non-private method: no noise."""
+    every = np.ones(len(X), np.bool_)
+    return ReleasedGeometry(geometry.projectors, every, X + geometry.offsets[:, : X.shape[1]], every)
+
+
+def denoise(
+    fitted: FittedReference, Z: Points, steps: int, release: Release = as_they_are
+) -> tuple[Floats, NDArray[np.str_]]:
+    """`steps` updates x <- x - (I - P)(x - b) for each row of `Z`; points and a status for each.
+
+    A query with fewer than dim + 1 reference points in its ball comes back unchanged as "no_neighbor";
+    one that loses its neighbours later on, or ends up non-finite, comes back unchanged as "failed".
+    """
+    moved = np.array(Z, dtype=np.float64)
+    codes = np.full(len(Z), _OK, np.int8)
+    padded = fitted.bases.shape[2]
+    block = max(8, _BLOCK_BYTES // (8 * padded * padded))
+    order = visiting_order(fitted.index, moved)
+    room = room_for(min(block, len(Z)), padded)
+    with threads(fitted.n_threads):
+        for start in range(0, len(Z), block):
+            _denoise_block(fitted, moved, codes, order[start : start + block], steps, release, room)
+    failed = codes != _OK
+    moved[failed] = Z[failed]
+    return moved, _STATUS[codes]
+
+
+def _denoise_block(
+    fitted: FittedReference,
+    moved: Floats,
+    codes: NDArray[np.int8],
+    queries: NDArray[np.intp],
+    steps: int,
+    release: Release,
+    room: LocalGeometry,
+) -> None:
+    d, padded = fitted.dim, fitted.bases.shape[2]
+    kept_tangents = np.zeros((len(queries), d, padded))  # without a projector, the query goes to the mean
+    kept_means = moved[queries]  # without a mean, it stays
+    for step in range(steps):
+        alive = np.flatnonzero(codes[queries] == _OK)
+        if not len(alive):
+            return
+        X = moved[queries[alive]]
+        room.counts[: len(X)] = -1
+        geometry = local_geometry(fitted.index, fitted.bases, X, fitted.beta, fitted.n_threads, room)
+        if (geometry.counts < 0).any():  # errors of threads inside a parallel kernel can get lost
+            raise UserMemoryError("the reference could not be looked at: a thread found no memory")
+        few = geometry.counts < d + 1
+        good = ~few & (geometry.masses > 0.0)
+        if not good.all():
+            codes[queries[alive[~good]]] = _FAILED
+            if step == 0:
+                codes[queries[alive[few]]] = _NO_NEIGHBOR
+            alive, X = alive[good], X[good]
+            geometry = LocalGeometry(*(values[good] for values in geometry))
+            if not len(alive):
+                return
+        seen = release(geometry, queries[alive], step, X)
+        tangents = top_subspaces(seen.projectors, fitted.columns, d, fitted.n_threads)
+        tangents = _latest(kept_tangents, alive, tangents, seen.has_projector, step == steps - 1)
+        means = _latest(kept_means, alive, seen.means, seen.has_mean, step == steps - 1)
+        moved[queries[alive]] = toward(X, means, tangents, fitted.n_threads)
+        finite = np.isfinite(X).all(axis=1)
+        if not finite.all():
+            codes[queries[alive[~finite]]] = _FAILED
+
+
+def _latest(
+    kept: Floats, rows: NDArray[np.intp], released: Floats, has: NDArray[np.bool_], last: bool
+) -> Floats:
+    """What was released last at each row: now, or in an earlier step, which `kept` remembers."""
+    everywhere = bool(has.all())
+    if not (everywhere and last):
+        kept[rows[has]] = released
+    return released if everywhere else kept[rows]
+
+
+def like_queries(points: Floats, queries: Points, status: NDArray[np.str_]) -> Points:
+    """`points` in the type of the queries; a point beyond the range of float32 is "failed" and not moved."""
+    if queries.dtype == points.dtype:
+        return points
+    with np.errstate(over="ignore"):
+        out = points.astype(queries.dtype)
+    beyond = ~np.isfinite(out).all(axis=1)
+    status[beyond] = "failed"
+    out[beyond] = queries[beyond]
+    return out

@@ -1,0 +1,162 @@
+"""Sums over private records as tasks that can be sent to where the records are.
+
+    task --> partial_sums on every part of the records --> merge_sums --> noise, once, at the client
+
+A task is made of public and released values only. Its result on a part of the records is private: integers
+that add up to the same total for every division into parts. Results are returned, never written anywhere, so
+a part that an engine computes twice does not count twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast import __version__
+from dpmd_fast.arguments import checked_numbers
+from dpmd_fast.errors import UserRuntimeError, UserValueError
+from dpmd_fast.kernels.sums.exact import MOST, ExactSums, TooManyRecords
+
+Block = NDArray[np.floating[Any]]
+View = Callable[[Any, int | None], Any]  # of a block of records, with this number of threads
+_Task = TypeVar("_Task", bound="SumTask | ValidTask")
+
+
+class MismatchedSums(UserValueError):  # noqa: N818
+    """Partial sums that do not belong to the task."""
+
+
+class PartialSums(NamedTuple):
+    """What a task made of some of the records. Private: keep it where the records are safe."""
+
+    values: NDArray[np.int64]
+    rows: int
+
+    def __repr__(self) -> str:  # engines log their tasks
+        return "PartialSums(private)"
+
+
+class OtherVersion(UserRuntimeError):  # noqa: N818
+    """The worker runs another version of the package than the process that asked."""
+
+
+@dataclass(frozen=True)
+class SumTask:
+    """Sums of integer matrices over records.
+
+    Attributes
+    ----------
+    make : callable
+        ``make(n_threads=...)`` opens empty sums.
+    views : tuple of callables
+        What becomes of each block of records before it is added, one after the other; each row by itself.
+    columns : int or None
+        Of the records, where `partial_sums` is to look at it.
+    version : str
+        Of the package that asks: bits are the same only with the same code.
+    """
+
+    make: Callable[..., ExactSums]
+    views: tuple[View, ...] = ()
+    columns: int | None = None
+    version: str = __version__
+
+    def on(self, blocks: Iterable[Block], n_threads: int | None = None) -> PartialSums:
+        _check_version(self.version)
+        sums = self.make(n_threads=n_threads)
+        with np.errstate(all="ignore"):  # a warning would tell that some record is not finite
+            for block in blocks:
+                sums.add(_seen(block, self.views, n_threads))
+        return PartialSums(sums.total(), sums.rows)
+
+    def merge(self, parts: Iterable[PartialSums]) -> PartialSums:
+        empty = self.make(n_threads=1)
+        values, rows = empty.total(), 0
+        for part in parts:
+            _check_part(part, values)
+            rows += part.rows
+            if rows * empty.bound >= MOST:
+                raise TooManyRecords
+            values += part.values
+        return PartialSums(values, rows)
+
+
+@dataclass(frozen=True)
+class ValidTask:
+    """Whether all values are finite and at most `most` in size: the number of parts in which they are not."""
+
+    most: float
+    views: tuple[View, ...] = ()
+    columns: int | None = None
+    version: str = __version__
+
+    def on(self, blocks: Iterable[Block], n_threads: int | None = None) -> PartialSums:
+        _check_version(self.version)
+        valid, rows = True, 0
+        for block in blocks:  # to the end in any case: when it stops would tell where
+            with np.errstate(all="ignore"):
+                seen = _seen(block, self.views, n_threads)
+                if seen.size:  # false for NaN
+                    valid &= bool(float(seen.min()) >= -self.most and float(seen.max()) <= self.most)
+            rows += len(block)
+        return PartialSums(np.array([0 if valid else 1]), rows)
+
+    def merge(self, parts: Iterable[PartialSums]) -> PartialSums:
+        invalid, rows = np.zeros(1, np.int64), 0
+        for part in parts:
+            _check_part(part, invalid)
+            invalid += part.values
+            rows += part.rows
+        return PartialSums(invalid, rows)
+
+
+Task = SumTask | ValidTask
+
+
+def through(task: _Task, view: View) -> _Task:
+    """The task for records that `view` is applied to first."""
+    return replace(task, views=(view, *task.views))
+
+
+def partial_sums(task: Task, blocks: Iterable[Block], n_threads: int | None = None) -> PartialSums:
+    """What `task` makes of some of the records, given as arrays (rows, D)."""
+    return task.on((_checked_block(block, task.columns) for block in blocks), n_threads)
+
+
+def merge_sums(task: Task, parts: Iterable[PartialSums]) -> PartialSums:
+    """One result of several, for records that are in exactly one of the parts."""
+    return task.merge(parts)
+
+
+def _checked_block(block: Any, columns: int | None) -> Block:
+    records = checked_numbers("blocks", block)
+    if records.ndim != 2:
+        raise UserValueError(
+            f"blocks holds an array of {records.ndim} dimension(s): must have 2 (rows are records)"
+        )
+    if columns is not None and records.shape[1] != columns:
+        raise UserValueError(f"blocks holds an array of {records.shape[1]} column(s): must have {columns}")
+    return records
+
+
+def _check_version(asked: str) -> None:
+    if asked != __version__:
+        raise OtherVersion(f"the task is of version {asked}, this is {__version__}: install one everywhere")
+
+
+def _check_part(part: Any, like: NDArray[np.int64]) -> None:
+    sums = part.values if isinstance(part, PartialSums) else None
+    if not isinstance(sums, np.ndarray) or sums.shape != like.shape or sums.dtype != np.int64:
+        raise MismatchedSums("a partial sum does not belong to this task")
+    if not isinstance(part.rows, (int, np.integer)) or part.rows < 0:
+        raise MismatchedSums("a partial sum does not say its number of records")
+
+
+def _seen(block: Block, views: tuple[View, ...], n_threads: int | None) -> Block:
+    for view in views:
+        block = view(block, n_threads)
+    return block

@@ -1,0 +1,40 @@
+"""Things that several tests are made with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpmd_fast import Atlas, Budget
+from dpmd_fast.mechanisms.atlas.subspace import Subspace
+from dpmd_fast.models.atlas import Layer
+from dpmd_fast.privacy.guarantee import certified_guarantee
+
+
+def frames(rng, *shape):
+    return np.ascontiguousarray(np.linalg.qr(rng.normal(size=shape))[0])
+
+
+def make_atlas(column_names=("a", "b", "c"), wide=None):
+    """Projections onto 60 charts all over a cube; in a subspace of `wide` columns."""
+    rng = np.random.default_rng(0)
+    layer = Layer(
+        centers=rng.uniform(-1.0, 1.0, size=(60, 3)),
+        tangents=frames(rng, 60, 3, 2),
+        masses=rng.uniform(1.0, 2.0, size=60),
+        bandwidth=0.8,
+        passes=3,
+        strength=1.0,
+    )
+    budget = Budget(1.0, 1e-6)
+    return Atlas(
+        guarantee=certified_guarantee(
+            budget, mu=budget.mu, adjacency="replace-one", seeded=False, validated=False
+        ),
+        layers=(layer,),
+        subspace=None if wide is None else Subspace(rng.normal(size=wide), frames(rng, wide, 3)),
+        dim=2,
+        bandwidth=0.8,
+        signal_to_noise=(100.0,),
+        spends=(("round 1", budget.mu**2),),
+        column_names=column_names,
+    )

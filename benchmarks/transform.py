@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a sc
 from benchmarks.memory import peak_memory
 from dpmd_fast import Atlas, Budget, release_atlas
 from dpmd_fast.lab.datasets import Shape, bounded_noise, make_shape, simulate
-from dpmd_fast.models.atlas import Layer
+from dpmd_fast.models.geometry.layers import Layer
 from dpmd_fast.privacy.guarantee import LargeDeltaWarning
 
 THREADS = 2

@@ -1,8 +1,8 @@
 """Errors that are meant for the user.
 
 A `UserError` was raised by this package on purpose: its text names arguments, files and columns and never a
-value of the private reference, so it may be shown, logged and sent on. Any other exception comes from a bug or
-from a library and may quote what it was working on.
+value of the private reference, so it may be shown, logged and sent on. Any other exception comes from a bug
+or from a library and may quote what it was working on.
 
 Each class below is also one of Python's own, so ``except ValueError`` works as usual.
 """
@@ -19,6 +19,11 @@ def either(python: str, command_line: str) -> str:
     return f"\x02{python}\x1f{command_line}\x03"
 
 
+def text_of(error: Exception) -> str:
+    """Return the text of an error, with both wordings if it has two, to quote it in another `UserError`."""
+    return error.text if isinstance(error, UserError) else str(error)
+
+
 class UserError(Exception):
     """An error whose text is safe to show.
 
@@ -33,6 +38,7 @@ class UserError(Exception):
     def __init__(self, text: str, *, argument: str | None = None) -> None:
         super().__init__(_EITHER.sub(r"\1", text))
         self.argument = argument
+        self.text = text
         self.command_line_text = _EITHER.sub(r"\2", text)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmd_fast import Atlas, Budget
-from dpmd_fast.mechanisms.atlas.subspace import Subspace
-from dpmd_fast.models.atlas import Layer
+from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.privacy.guarantee import certified_guarantee
 
 

@@ -17,8 +17,7 @@ from dpmd_fast.arguments import (
 )
 from dpmd_fast.kernels.descent import descend
 from dpmd_fast.reference.local_pca import Floats, fit_reference
-
-_STATUS = np.array(["ok", "no_neighbor", "failed"])
+from dpmd_fast.status import words_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,4 +72,4 @@ def gradient_descent(
     points, codes, taken, residuals = descend(
         fitted.index, fitted.bases, queries, exponent, most, smallest, threads
     )
-    return DescentResult(points, _STATUS[codes], taken, residuals)
+    return DescentResult(points, words_of(codes), taken, residuals)

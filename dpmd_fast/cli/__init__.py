@@ -20,10 +20,11 @@ from dpmd_fast import __version__
 from dpmd_fast.cli.console import Stop, one_line_warnings
 from dpmd_fast.cli.denoise import denoise
 from dpmd_fast.cli.errors import PROGRAM, tell
-from dpmd_fast.cli.lab import demo, experiment, report
+from dpmd_fast.cli.lab import audit, demo, experiment, warmup
 from dpmd_fast.cli.ledger import ledger
 from dpmd_fast.cli.preprocess import preprocess
 from dpmd_fast.cli.release import fit, plan
+from dpmd_fast.cli.report import report
 from dpmd_fast.cli.transform import transform
 
 INTERRUPTED = 130
@@ -31,7 +32,7 @@ _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") i
 
 
 class _InOrder(click.Group):
-    """Verbs in the order in which one meets them."""
+    """Lists the verbs in the order in which a user needs them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -57,12 +58,12 @@ def commands(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for verb in (demo, plan, fit, transform, denoise, ledger, preprocess, experiment, report):
+for verb in (demo, plan, fit, transform, denoise, preprocess, report, ledger, experiment, audit, warmup):
     commands.add_command(verb)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code is 0, 2 for what can be put right, or 130 if interrupted."""
+    """Run the command line and return its exit code: 0, 2 for a mistake of the user, 130 if interrupted."""
     try:
         with _terminable(), one_line_warnings():
             given = sys.argv[1:] if arguments is None else list(arguments)
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _stopped(how: str) -> None:
-    told = f"{how}; a file that was not complete was not written, and what was spent stays spent"
+    told = f"{how}; no incomplete file was left behind, and what was spent stays spent"
     click.echo(f"{PROGRAM}: {told}", err=True)
 
 
@@ -92,7 +93,7 @@ class _Terminated(SystemExit):
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Clean up as well when a scheduler says stop or the terminal goes away."""
+    """Turn signals into exceptions, so that files are cleaned up when a scheduler or terminal stops us."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -111,5 +112,5 @@ def _terminable() -> Iterator[None]:
 
 
 def _listened_to(number: int) -> bool:
-    """Not what nohup and background jobs of a shell have switched off."""
+    """Return False for signals that nohup or the background jobs of a shell ignore."""
     return signal.getsignal(number) not in (signal.SIG_IGN, None)

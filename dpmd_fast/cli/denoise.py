@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from dpmd_fast.cli.checks import (
+    already_written,
+    check_outputs,
+    ledger_facts,
+    ledger_lines,
+    overspend_explained,
+    rescued,
+)
 from dpmd_fast.cli.console import answer, progress
 from dpmd_fast.cli.options import (
     account_of,
@@ -26,15 +31,6 @@ from dpmd_fast.cli.options import (
     status_option,
     threads_option,
 )
-from dpmd_fast.cli.outcome import (
-    already_written,
-    balance,
-    check_outputs,
-    left_of,
-    overspend_explained,
-    rescued,
-)
-from dpmd_fast.errors import UserOSError, UserValueError
 
 if TYPE_CHECKING:
     from dpmd_fast.arguments import Points
@@ -134,7 +130,8 @@ def denoise(
         **account,
     )
     with overspend_explained(delta):
-        moved = _denoised(model, references, queries, columns, output, status_column)
+        points, names = _matched(references, queries, columns, output, status_column, force)
+        moved = _denoised(model, references, points, names)
     made = _written(model, moved, queries, output, status_column, force)
     with already_written(output):
         if report_path is not None:
@@ -147,11 +144,11 @@ def denoise(
             "rows": made.rows,
             "status": made.status if mechanism == "moments" else None,
             "guarantee": guarantee,
-            "ledger": balance(model.receipt_),
+            "ledger": ledger_facts(model.receipt_),
             "report": report_path,
         }
         counts = ", ".join(f"{number:,} {word}" for word, number in told.items())
-        answer(as_json, result, [f"{made.path}: {counts}", *left_of(model.receipt_), str(guarantee)])
+        answer(as_json, result, [f"{made.path}: {counts}", *ledger_lines(model.receipt_), str(guarantee)])
 
 
 class _Moved(NamedTuple):
@@ -162,23 +159,35 @@ class _Moved(NamedTuple):
     names: tuple[str, ...] | None
 
 
-def _denoised(
-    model: DPManifoldDenoiser,
+def _matched(
     references: Sequence[str],
     queries: str,
     columns: Sequence[str] | None,
     output: str,
     status_column: str | None,
+    force: bool,
+) -> tuple[Points, tuple[str, ...] | None]:
+    """Return the queries and the names of their columns, after a rehearsal of writing the output."""
+    from dpmd_fast.cli.reference import matched
+    from dpmd_fast.tables.files import replace_points
+
+    points, names = matched(references, queries, "QUERIES", columns)
+    replace_points(
+        queries, output, points, names, status_column=status_column, overwrite=force, rehearse=True
+    )
+    return points, names
+
+
+def _denoised(
+    model: DPManifoldDenoiser, references: Sequence[str], points: Points, names: tuple[str, ...] | None
 ) -> _Moved:
-    """Fit and transform: this spends."""
+    """Fit and transform, which spends the budget."""
     import numpy as np
 
     from dpmd_fast.arguments import LARGEST
-    from dpmd_fast.cli.reference import Watched, matched, open_private
+    from dpmd_fast.cli.reference import Watched, open_private
     from dpmd_fast.reference.sources.open import check_valid
 
-    points, names = matched(references, queries, "QUERIES", columns)
-    _rehearse(queries, output, points, names, status_column)
     source = open_private(references, names, model.batch_rows)
     with progress("reading the reference", " rows" if model.adjacency == "replace-one" else None) as bar:
         watched = Watched(source, bar)
@@ -191,25 +200,6 @@ def _denoised(
                 check_valid(watched, LARGEST, "clean the reference")
                 model.fit(np.concatenate([np.empty((0, source.n_columns)), *watched.blocks()]))
             return _Moved(points, model.transform(points), names)
-
-
-def _rehearse(
-    queries: str, output: str, points: Points, names: tuple[str, ...] | None, status_column: str | None
-) -> None:
-    """Write the queries as they are, and remove that again: what can fail then fails before the spend."""
-    from dpmd_fast.tables.files import replace_points
-
-    folder, name = os.path.split(output)
-    trial = os.path.join(folder, f".{secrets.token_hex(8)}{os.path.splitext(name)[1]}")
-    try:
-        replace_points(queries, trial, points, names, status_column=status_column)
-    except OSError as problem:
-        raise UserOSError(str(problem).replace(trial, output)) from None
-    except ValueError as problem:
-        raise UserValueError(str(problem).replace(trial, output)) from None
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(trial)
 
 
 def _written(

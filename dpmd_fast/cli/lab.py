@@ -1,16 +1,19 @@
-"""Verbs that run something from end to end: demo, experiment, report."""
+"""Verbs that take no data of the user: demo, experiment, audit, warmup.
+
+The only module outside `lab` that imports it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from typing import Any
+import time
 
 import click
 
 from dpmd_fast.cli.console import answer
-from dpmd_fast.cli.options import force_option, json_option, threads_option
+from dpmd_fast.cli.options import json_option
 
 
 @click.command(
@@ -55,7 +58,7 @@ def experiment(
 ) -> None:
     """Run an experiment of the paper; without a name, list them.
 
-    What is done is kept in the folder: after an interruption the same command goes on.
+    Finished parts are kept in the folder: after an interruption the same command goes on from there.
     """
     from dpmd_fast.cli import INTERRUPTED
     from dpmd_fast.lab.experiments.registry import EXPERIMENTS, find
@@ -78,45 +81,36 @@ def experiment(
 
 
 @click.command(
-    short_help="Write an HTML page about an atlas.",
+    short_help="Attack the privacy claims on simulated data.",
     epilog="""\b
 Example:
-  dpmd-fast report --atlas atlas.dpmd queries.parquet -o report.html
+  dpmd-fast audit --quick
 """,
 )
-@click.option("--atlas", "atlas_path", required=True, metavar="FILE.dpmd", help="What fit has written.")
-@click.argument("queries", metavar="QUERIES")
-@click.option("--ledger", metavar="FILE", help="Show what is left of the budget.")
-@click.option("--dataset", metavar="NAME", help="Name of the reference in the ledger.")
-@click.option("-o", "--output", required=True, metavar="FILE.html", help="The report.")
-@force_option
-@threads_option
-@json_option
-def report(
-    atlas_path: str,
-    queries: str,
-    ledger: str | None,
-    dataset: str | None,
-    output: str,
-    force: bool,
-    threads: int | None,
-    as_json: bool,
-) -> None:
-    """Write one HTML page about an atlas and what it does to the points of a file.
+@click.option("--quick", is_flag=True, help="A tenth of the releases.")
+def audit(quick: bool) -> int:
+    """Attack every mechanism on simulated data and print a table of claims and findings.
 
-    Of a large file, some points spread evenly over its rows are looked at. Nothing is spent.
+    The exit code is 1 if a claim is contradicted, or if a mechanism that is broken on purpose is not caught.
     """
-    from dpmd_fast.cli.outcome import check_outputs, load_atlas
-    from dpmd_fast.cli.transform import report_on
+    from dpmd_fast.lab.audit.attacks import main
 
-    check_outputs((output,), force, (atlas_path, queries, ledger))
-    if (ledger is None) != (dataset is None):
-        raise click.UsageError("--ledger and --dataset: must be given together, or neither")
-    account: dict[str, Any] = {}
-    if ledger is not None and dataset is not None:
-        from dpmd_fast.privacy.ledger.ledger import Ledger
+    return main(["--quick"] if quick else [])
 
-        account = {"ledger": Ledger(ledger), "dataset": dataset}
-    atlas = load_atlas(atlas_path)
-    report_on(atlas, queries, output, threads, **account)
-    answer(as_json, {"report": output, "guarantee": atlas.guarantee}, [f"{output}: written"])
+
+@click.command(
+    short_help="Compile all kernels now.",
+    epilog="""\b
+Example:
+  dpmd-fast warmup
+""",
+)
+@json_option
+def warmup(as_json: bool) -> None:
+    """Compile all kernels, or load them from the cache, so that the next command starts at once."""
+    from dpmd_fast import warmup as compile_kernels
+
+    start = time.perf_counter()
+    compile_kernels()
+    seconds = time.perf_counter() - start
+    answer(as_json, {"seconds": seconds}, [f"All kernels are ready ({seconds:.1f} s)."])

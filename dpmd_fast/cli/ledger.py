@@ -1,4 +1,4 @@
-"""The verb ledger: declare data sets, and show what was spent on them."""
+"""The verb ledger: declare data sets, and show what has been spent on them."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def create(
         fingerprint = Ledger.fingerprint_of(open_private(references, columns))
     book = Ledger(path)
     book.create(dataset, epsilon, delta, adjacency, fingerprint=fingerprint)
-    total = book.total(dataset)
+    made = _account(book, dataset)
     answer(
         as_json,
-        {"ledger": book.path, "dataset": _account(book, dataset)},
+        {"ledger": book.path, "dataset": made},
         [
-            f"{dataset!r} may spend ({total.epsilon:g}, {total.delta:g}) under {total.adjacency} adjacency, "
-            f"mu^2 = {total.mu2:.4g}."
+            f"{dataset!r} may spend ({made['epsilon']:g}, {made['delta']:g}) under {made['adjacency']} "
+            f"adjacency, mu^2 = {made['mu2']:.4g}."
         ],
     )
 
@@ -102,7 +102,8 @@ def show(path: str, dataset: str | None, as_json: bool) -> None:
 def _account(book: Ledger, name: str) -> dict[str, Any]:
     from dpmd_fast.privacy.accounting import gdp_epsilon
 
-    total, left = book.total(name), book.remaining(name)
+    statement = book.statement(name)
+    total, left = statement.total, statement.remaining
     spends = [
         {
             "id": spend.id,
@@ -114,7 +115,7 @@ def _account(book: Ledger, name: str) -> dict[str, Any]:
             "parameters": spend.parameters,
             "files": spend.files,
         }
-        for spend in book.history(name)
+        for spend in statement.history
     ]
     return {
         "name": name,
@@ -125,7 +126,7 @@ def _account(book: Ledger, name: str) -> dict[str, Any]:
         "mu2": total.mu2,
         "remaining_mu2": left,
         "remaining_epsilon": gdp_epsilon(math.sqrt(left), total.delta) if left > 1e-12 * total.mu2 else 0.0,
-        "guarantee": book.guarantee(name),
+        "guarantee": statement.guarantee,
         "spends": spends,
     }
 

@@ -1,4 +1,4 @@
-"""Options that several verbs have, and what they mean."""
+"""Options that several verbs share, and the values they stand for."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dpmd_fast.errors import UserFileNotFoundError, UserValueError
+from dpmd_fast.errors import UserFileNotFoundError, UserValueError, text_of
 
 if TYPE_CHECKING:
     from dpmd_fast.models.preprocessor import Preprocessor
     from dpmd_fast.privacy.budget import Budget
 
+    _ParamType = click.ParamType[Any]  # generic only in newer versions of click
+else:
+    _ParamType = click.ParamType
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class _NumberOrAuto(click.ParamType):
+class _NumberOrAuto(_ParamType):
     """A number, or the word "auto"."""
 
     def __init__(self, number: type[int] | type[float]) -> None:
@@ -43,7 +47,7 @@ class _NumberOrAuto(click.ParamType):
 INTEGER_OR_AUTO, NUMBER_OR_AUTO = _NumberOrAuto(int), _NumberOrAuto(float)
 
 
-class _Columns(click.ParamType):
+class _Columns(_ParamType):
     """Names with commas between them; a name with a comma in it stands in double quotes."""
 
     name = "names"
@@ -61,7 +65,7 @@ class _Columns(click.ParamType):
 
 
 def joined(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
-    """Several options as one decorator, in the order in which help should show them."""
+    """Join several options into one decorator; --help lists them in this order."""
 
     def decorate(function: _F) -> _F:
         for option in reversed(options):
@@ -107,7 +111,9 @@ adjacency_option = click.option(
 ledger_options = joined(
     click.option("--ledger", metavar="FILE", help="The ledger that pays."),
     click.option("--dataset", metavar="NAME", help="Name of the reference in the ledger."),
-    click.option("--no-ledger", is_flag=True, help="Spend without a ledger: nobody keeps the sum."),
+    click.option(
+        "--no-ledger", is_flag=True, help="Spend without a ledger: the spend is not recorded anywhere."
+    ),
 )
 reference_options = joined(
     click.option(
@@ -130,7 +136,11 @@ def budget_of(epsilon: float, delta: float, conversion: str) -> Budget:
 
 
 def account_of(ledger: str | None, dataset: str | None, no_ledger: bool) -> dict[str, Any]:
-    """The arguments `ledger` and `dataset` of a release, or a complaint."""
+    """Return the arguments `ledger` and `dataset` of a release.
+
+    Refuses a ledger or a data set that does not exist, before anything is read. The release checks its debit
+    against the same look.
+    """
     if no_ledger:
         if ledger is not None or dataset is not None:
             raise click.UsageError("--no-ledger: must not be given with --ledger or --dataset")
@@ -140,15 +150,13 @@ def account_of(ledger: str | None, dataset: str | None, no_ledger: bool) -> dict
             "--ledger FILE and --dataset NAME: must both be given, so that the spend is counted (dpmd-fast "
             "ledger create makes them); or --no-ledger"
         )
-    from dpmd_fast.privacy.ledger.ledger import Ledger
+    from dpmd_fast.privacy.ledger.charge import open_account
 
-    book = Ledger(ledger)
-    book.total(dataset)  # complains of a ledger or data set that is not there, before anything is read
-    return {"ledger": book, "dataset": dataset}
+    return {"ledger": open_account(ledger, dataset), "dataset": dataset}
 
 
 def preprocessor_of(path: str | None) -> Preprocessor | None:
-    """The preprocessor that a JSON file holds."""
+    """Read a preprocessor from a JSON file."""
     if path is None:
         return None
     from dpmd_fast.models.preprocessor import Preprocessor
@@ -167,7 +175,7 @@ def preprocessor_of(path: str | None) -> Preprocessor | None:
     try:
         return Preprocessor.from_dict(values)
     except (TypeError, ValueError) as problem:
-        raise UserValueError(f"{path} is not a preprocessor: {problem}") from None
+        raise UserValueError(f"{path} is not a preprocessor: {text_of(problem)}") from None
 
 
 on_invalid_option = click.option(

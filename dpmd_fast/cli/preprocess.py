@@ -1,4 +1,4 @@
-"""The verb preprocess: make the JSON file that fit takes, from public points or for a budget."""
+"""The verb preprocess: scales of columns for fit, from public points or for a budget."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpmd_fast.cli.checks import already_written, check_outputs, overspend_explained, rescued
 from dpmd_fast.cli.console import aligned, answer, progress
 from dpmd_fast.cli.options import (
     account_of,
@@ -20,7 +21,6 @@ from dpmd_fast.cli.options import (
     ledger_options,
     on_invalid_option,
 )
-from dpmd_fast.cli.outcome import already_written, check_outputs, overspend_explained, rescued
 from dpmd_fast.errors import UserFileNotFoundError, UserValueError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _write_paid(made: Preprocessor, text: str, path: str, force: bool) -> None:
 
 
 def _write(text: str, path: str, force: bool) -> None:
-    from dpmd_fast.tables.files import appearing
+    from dpmd_fast.atomic import atomic_write
 
-    with appearing(path, overwrite=force) as partial, open(partial, "w", encoding="utf-8") as file:
+    with atomic_write(path, overwrite=force) as partial, open(partial, "w", encoding="utf-8") as file:
         file.write(text)

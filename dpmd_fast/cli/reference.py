@@ -1,6 +1,6 @@
 """The private reference of a command, and the public points beside it.
 
-Nothing said here about the reference shows a value, a row or a count.
+Messages about the reference never show a value, a row or a count.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dpmd_fast.arguments import Points
+from dpmd_fast.atomic import identity
 from dpmd_fast.cli.console import Bar
 from dpmd_fast.columns import checked_columns
 from dpmd_fast.errors import UserFileNotFoundError, UserValueError
-from dpmd_fast.reference.sources.base import ReferenceSource, identity
+from dpmd_fast.reference.sources.base import ReferenceSource
 from dpmd_fast.reference.sources.open import open_reference
 
 _IN_MEMORY = (".csv",)
@@ -23,7 +24,7 @@ _ARROW = (".arrow", ".feather", ".ipc")
 def open_private(
     paths: Sequence[str], columns: Sequence[str] | None, batch_rows: int | None = None
 ) -> ReferenceSource:
-    """The reference in one or several Parquet files, or in one .arrow, .csv or .npy file."""
+    """Open the reference: one or several Parquet files, or one .arrow, .csv or .npy file."""
     suffixes = {os.path.splitext(path)[1].lower() for path in paths}
     chosen = None if columns is None else list(columns)
     others = suffixes & {*_ARROW, *_IN_MEMORY, ".npy"}
@@ -46,7 +47,8 @@ def open_private(
             "column, or its permissions do not allow it"
         )
     if suffix not in _IN_MEMORY:
-        return reference(checked_columns(chosen), batch_rows)
+        source: ReferenceSource = reference(checked_columns(chosen), batch_rows)
+        return source
     return open_reference(reference, columns=chosen, batch_rows=batch_rows)
 
 
@@ -64,7 +66,7 @@ def _load(path: str, suffix: str, columns: list[str] | None) -> Any:
 
 
 def names_in(path: str) -> tuple[str, ...] | None:
-    """Names of the columns of a reference, which are public; None where it has none or cannot be read."""
+    """Return the column names of a reference, which are public; None if it has none or cannot be read."""
     suffix = os.path.splitext(path)[1].lower()
     try:
         if suffix == ".npy":
@@ -82,7 +84,7 @@ def names_in(path: str) -> tuple[str, ...] | None:
 
 
 def check_apart(paths: Sequence[str], public: str, name: str) -> None:
-    """Refuse public points from a file of the reference."""
+    """Refuse public points that come from a file of the reference."""
     if identity(public) is not None and identity(public) in {identity(path) for path in paths}:
         raise UserValueError(
             f"{name}: {public} is the reference; must be public points, since taking them from the private "
@@ -93,10 +95,10 @@ def check_apart(paths: Sequence[str], public: str, name: str) -> None:
 def matched(
     paths: Sequence[str], public: str, name: str, columns: Sequence[str] | None
 ) -> tuple[Points, tuple[str, ...] | None]:
-    """Public points of a file, and the names of the columns to take from the reference.
+    """Return the public points of a file, and the names of the columns to take from the reference.
 
-    Columns are those that `columns` names, or all of the public file. An array has no names: then the
-    reference must be one, too, or `columns` names the columns of the reference in the order of the array.
+    Columns are those in `columns`, by default all of the public file. An array has no names: then the
+    reference must be an array, too, or `columns` names its columns in the order of the array.
     """
     from dpmd_fast.tables.files import read_points
 
@@ -131,7 +133,7 @@ def matched(
 
 
 class Watched(ReferenceSource):
-    """A source that tells a progress bar how many rows were read, if that number is public."""
+    """A source that reports the number of rows read to a progress bar, which shows it if it is public."""
 
     def __init__(self, source: ReferenceSource, bar: Bar) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Verbs around the release of an atlas: plan, fit."""
+"""The verbs that release an atlas: plan, fit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpmd_fast.cli.checks import (
+    already_written,
+    atlas_facts,
+    atlas_rows,
+    check_outputs,
+    ledger_facts,
+    ledger_lines,
+    overspend_explained,
+    rescued,
+)
 from dpmd_fast.cli.console import aligned, answer, progress
 from dpmd_fast.cli.options import (
     INTEGER_OR_AUTO,
@@ -25,16 +35,6 @@ from dpmd_fast.cli.options import (
     reference_options,
     report_option,
     threads_option,
-)
-from dpmd_fast.cli.outcome import (
-    already_written,
-    atlas_facts,
-    atlas_rows,
-    balance,
-    check_outputs,
-    left_of,
-    overspend_explained,
-    rescued,
 )
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ Example:
   dpmd-fast plan --reference-rows 50000 --queries queries.parquet --dim 1 --epsilon 1 --delta 1e-6
 """,
 )
-@click.option(
-    "--reference-rows", type=int, required=True, help="Number of private records, as far as public."
-)
+@click.option("--reference-rows", type=int, required=True, help="Number of private records, if it is public.")
 @click.option(
     "--queries", required=True, metavar="FILE", help="Public points: .parquet, .csv, .arrow or .npy."
 )
@@ -215,11 +213,12 @@ def fit(
         if report_path is not None:
             from dpmd_fast.report.page import write_report
 
+            moved, status = atlas.transform(points, threads, return_status=True)
             write_report(
                 report_path,
                 queries=points,
-                denoised=atlas.transform(points, threads),
-                status=atlas.status_,  # type: ignore[attr-defined]
+                denoised=moved,
+                status=status,
                 atlas=atlas,
                 parameters={
                     "budget": budget,
@@ -231,15 +230,20 @@ def fit(
             )
         answer(
             as_json,
-            {"atlas": output, **atlas_facts(atlas), "ledger": balance(atlas.receipt), "report": report_path},
+            {
+                "atlas": output,
+                **atlas_facts(atlas),
+                "ledger": ledger_facts(atlas.receipt),
+                "report": report_path,
+            },
             [
                 *aligned([("atlas", output), *atlas_rows(atlas)]),
-                *left_of(atlas.receipt),
+                *ledger_lines(atlas.receipt),
                 str(atlas.guarantee),
             ],
         )
 
 
 def _columns_for(columns: Sequence[str] | None, preprocess: Preprocessor | None) -> Sequence[str] | None:
-    """The columns that were asked for, or those that the preprocessor knows."""
+    """Return the columns that were asked for, by default those of the preprocessor."""
     return columns if columns is not None or preprocess is None else preprocess.column_names

@@ -1,20 +1,15 @@
-"""The verb transform: files of public points through an atlas."""
+"""The verb transform: move the points of a file with an atlas."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from dpmd_fast.cli.checks import already_written, check_outputs
 from dpmd_fast.cli.console import answer, progress
 from dpmd_fast.cli.options import force_option, json_option, report_option, status_option, threads_option
-from dpmd_fast.cli.outcome import already_written, check_outputs, load_atlas
-
-if TYPE_CHECKING:
-    from dpmd_fast.models.atlas import Atlas
-
-SAMPLE = 20_000  # points that a report looks at
 
 
 @click.command(
@@ -48,9 +43,10 @@ def transform(
     that the atlas has; other columns and the metadata are kept. Memory does not grow with the file.
     """
     check_outputs((output, report_path), force, (atlas_path, queries))
+    from dpmd_fast.models.atlas import Atlas
     from dpmd_fast.tables.files import transform_file
 
-    atlas = load_atlas(atlas_path)
+    atlas = Atlas.load(atlas_path)
     start = time.perf_counter()
     with progress("transform") as bar:
         made = transform_file(
@@ -65,6 +61,8 @@ def transform(
     seconds = time.perf_counter() - start
     with already_written(output):
         if report_path is not None:
+            from dpmd_fast.cli.report import report_on
+
             report_on(atlas, queries, report_path, threads, made.rows)
         result: dict[str, Any] = {
             "output": made.path,
@@ -76,28 +74,3 @@ def transform(
         }
         counts = ", ".join(f"{number:,} {word}" for word, number in made.status.items()) or "no rows"
         answer(as_json, result, [f"{made.path}: {counts}", str(atlas.guarantee)])
-
-
-def report_on(
-    atlas: Atlas,
-    queries: str,
-    path: str,
-    threads: int | None,
-    rows: int | None = None,
-    **account: Any,
-) -> None:
-    """A report about an atlas and some points of a file, evenly spread over its rows."""
-    from dpmd_fast.report.page import write_report
-    from dpmd_fast.tables.files import read_points
-
-    points, _ = read_points(queries, atlas.column_names, most=SAMPLE)
-    looked_at = f"{len(points):,}" if rows is None else f"{len(points):,} of {rows:,}"
-    write_report(
-        path,
-        queries=points,
-        denoised=atlas.transform(points, threads),
-        status=atlas.status_,  # type: ignore[attr-defined]
-        atlas=atlas,
-        parameters={"queries": queries, "points looked at": looked_at},
-        **account,
-    )

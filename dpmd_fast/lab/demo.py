@@ -79,6 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     released = time.perf_counter() - start
     name = f"atlas, delta = {CERTIFIED.delta:g}"
     results.append((name, "private", *timed(atlas.transform, sample)))
+    status = atlas.transform(sample.queries, return_status=True)[1]
     rows = [
         (
             name,
@@ -110,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
         title="Denoising public points with a private reference",
         queries=sample.queries,
         denoised=results[-1][2],
-        status=atlas.move(sample.queries)[1],
+        status=status,
         atlas=atlas,
         truth=sample.clean,
         parameters={"bandwidth": "auto", "dim": 1, "budget": CERTIFIED, "reference rows": f"{N:,}"},

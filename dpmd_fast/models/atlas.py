@@ -11,59 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.arguments import Points, checked_points, checked_threads
-from dpmd_fast.kernels.charts import Field, make_field
+from dpmd_fast.kernels.charts import Field
 from dpmd_fast.kernels.sums.exact import apply_fields
-from dpmd_fast.kernels.vector.quads import one_by_one
-from dpmd_fast.mechanisms.atlas.subspace import Subspace
+from dpmd_fast.models.geometry.layers import Floats, Layer, Subspace
 from dpmd_fast.privacy.guarantee import Guarantee
-from dpmd_fast.privacy.ledger.charge import Receipt
+from dpmd_fast.status import CLIPPED, FAILED, OUTSIDE, Codes, words_of
 
 if TYPE_CHECKING:
     from dpmd_fast.models.preprocessor import Preprocessor
+    from dpmd_fast.privacy.ledger.charge import Receipt
 
-Floats = NDArray[np.float64]
 _BLOCK_BYTES = 1 << 22  # of the points moved at a time: what stays in the caches
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """One field of the map in plain arrays: projections onto charts (no `slopes`), or a smooth correction."""
-
-    centers: Floats  # (K, D)
-    tangents: Floats  # (K, D, d)
-    masses: Floats  # (K,)
-    bandwidth: float
-    passes: int
-    strength: float
-    offsets: Floats | None = None  # (K, D)
-    slopes: Floats | None = None  # (K, d, D)
-
-    @classmethod
-    def of(cls, made: Field) -> Layer:
-        """The arrays of a field, in its own order."""
-        K, correction = len(made.balls.rows), made.pull == 0.0
-        return cls(
-            centers=one_by_one(made.centers, K),
-            tangents=np.ascontiguousarray(one_by_one(made.frames, K).transpose(0, 2, 1)),
-            masses=one_by_one(made.masses, K),
-            bandwidth=made.balls.radius,
-            passes=made.passes,
-            strength=made.strength,
-            offsets=one_by_one(made.offsets, K) if correction else None,
-            slopes=one_by_one(made.slopes, K) if correction else None,
-        )
-
-    def field(self) -> Field:
-        return make_field(
-            self.centers,
-            self.tangents,
-            self.masses,
-            self.bandwidth,
-            offsets=self.offsets,
-            slopes=self.slopes,
-            strength=self.strength,
-            passes=self.passes,
-        )
 
 
 class ChartView(NamedTuple):
@@ -79,7 +37,7 @@ class Atlas:
     """A released map toward the manifold of a private reference.
 
     Everything in it was released under `guarantee` or is public: transforming points with it costs no budget,
-    needs no reference and can be done anywhere, any number of times.
+    needs no reference and can be done anywhere, any number of times, by any number of threads.
 
     Attributes
     ----------
@@ -98,10 +56,6 @@ class Atlas:
         Then `transform` takes and returns original units; charts and `bandwidth` are in preprocessed ones.
     receipt : Receipt or None
         The debit that paid for it, if there was a ledger. Not in the file: a loaded atlas has none.
-    status_ : array of str
-        After `transform`: "ok", or "outside" for points without a chart in reach, which come back unchanged.
-        With `preprocess` also "clipped": moved, but from the limit, since a coordinate lies beyond it; and
-        "failed": unchanged, since the result is beyond the range of its type.
     """
 
     guarantee: Guarantee
@@ -119,7 +73,7 @@ class Atlas:
     def n_columns(self) -> int:
         if self.subspace is not None:
             return len(self.subspace.origin)
-        return self.layers[0].centers.shape[1]
+        return int(self.layers[0].centers.shape[1])
 
     @property
     def charts(self) -> ChartView:
@@ -132,50 +86,62 @@ class Atlas:
             self.subspace.up(first.centers), np.einsum("dq,kqe->kde", basis, first.tangents), first.masses
         )
 
-    def transform(self, Z: Any, n_threads: int | None = None) -> Any:
-        """Denoise points: array in, array out; DataFrame or Arrow table in, the same with its columns moved.
+    def transform(self, Z: Any, n_threads: int | None = None, *, return_status: bool = False) -> Any:
+        """Denoise points: array in, array out; table in, the same kind of table out with its columns moved.
 
-        Other columns of a table pass through. A RecordBatchReader gives a RecordBatchReader that works as it
-        is read; `status_` is then that of the batch read last. A Dask array or dataframe and a Spark
-        DataFrame give one that the workers move when it is computed; of an array, `status_` is lazy, too,
-        of the others it is None.
+        Parameters
+        ----------
+        Z : array or table
+            Public points. Of a table (pandas, polars, Arrow) the columns of the atlas are moved and all
+            others pass through. An Arrow RecordBatchReader gives one that moves each batch when it is read;
+            a Dask array or dataframe and a Spark DataFrame give one that the workers move when it is
+            computed.
+        n_threads : int, optional
+        return_status : bool
+            Whether to return the status of each row as well. For a Dask array it is a lazy array, too; for
+            RecordBatchReaders, Dask dataframes and Spark DataFrames it is refused.
 
-        With `preprocess` a coordinate that does not change keeps its value, to the last bit. One that was
-        clipped and moved is what the move of the limit gives: see the status "clipped".
+        Returns
+        -------
+        result : as Z
+            With `preprocess`, a coordinate that does not change keeps its value to the last bit.
+        status : array of str
+            Only with `return_status`. "ok": moved. "outside": unchanged, since no chart is in reach.
+            "failed": unchanged, since the result is beyond the range of its type. With `preprocess` also
+            "clipped": moved, but from the limit, since a coordinate lies beyond it.
         """
         n_threads = checked_threads(n_threads)
         from dpmd_fast.tables.frames import is_table, transform_table
+        from dpmd_fast.tables.lazy import is_lazy, transform_lazy
 
         if is_table(Z):
-            return transform_table(self, Z, n_threads)
-        from dpmd_fast.reference.engines import lazy_transform
+            return transform_table(self, Z, n_threads, return_status)
+        if is_lazy(Z):
+            return transform_lazy(self, Z, return_status)
+        moved, codes = self.move(checked_points("Z", Z, columns=self.n_columns), n_threads)
+        return (moved, words_of(codes)) if return_status else moved
 
-        lazy = lazy_transform(Z)
-        if lazy is not None:
-            return lazy(self, Z)
-        points = checked_points("Z", Z, columns=self.n_columns)
-        moved, status = self.move(points, n_threads)
-        object.__setattr__(self, "status_", status)
-        return moved
+    def move(self, points: Points, n_threads: int | None = None, name: str = "Z") -> tuple[Points, Codes]:
+        """Return moved points in the type of `points`, and a status code for each.
 
-    def move(self, points: Points, n_threads: int | None = None) -> tuple[Points, NDArray[np.str_]]:
-        """Moved points in the type of `points`, and the status of each; `points` must be finite."""
+        `points` must be finite and have the atlas's columns; messages call them `name`.
+        """
         moved = np.empty_like(points, order="C")
-        status = np.full(len(points), "ok", dtype="U7")
+        status = np.zeros(len(points), np.int8)
         rows = max(1024, _BLOCK_BYTES // (8 * points.shape[1]))
         for start in range(0, len(points), rows):
             part = slice(start, start + rows)
             block = np.asarray(points[part], dtype=np.float64)
             if self.preprocess is None:
                 result, reached = self._moved(block, n_threads)
-                status[part][~reached] = "outside"
+                status[part][~reached] = OUTSIDE
             else:
                 result, reached, clipped = self.preprocess.moved(
-                    block, lambda inside: self._moved(inside, n_threads)
+                    block, lambda inside: self._moved(inside, n_threads), name
                 )
                 beyond = reached & ~(np.abs(result) <= np.finfo(moved.dtype).max).all(axis=1)
-                for told, where in (("clipped", clipped), ("outside", ~reached), ("failed", beyond)):
-                    status[part][where] = told
+                for code, where in ((CLIPPED, clipped), (OUTSIDE, ~reached), (FAILED, beyond)):
+                    status[part][where] = code
                 reached &= ~beyond
             if reached.all():
                 moved[part] = result
@@ -185,7 +151,7 @@ class Atlas:
         return moved, status
 
     def _moved(self, points: Floats, n_threads: int | None) -> tuple[Floats, NDArray[np.bool_]]:
-        """Points of a block in preprocessed units, and which of them a chart reaches."""
+        """Move a block of points in preprocessed units; also return which of them a chart reaches."""
         inside = points if self.subspace is None else self.subspace.down(points, n_threads)
         result, reached = apply_fields(self._fields, inside, n_threads)
         return (result if self.subspace is None else self.subspace.up(result, n_threads)), reached

@@ -13,18 +13,17 @@ import json
 import math
 import os
 import re
-import secrets
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.arguments import check_range, checked, checked_bandwidth, checked_integer, shown
-from dpmd_fast.errors import UserFileNotFoundError, UserIsADirectoryError, UserOSError, UserValueError
-from dpmd_fast.mechanisms.atlas.subspace import Subspace
-from dpmd_fast.models.atlas import Atlas, Layer
+from dpmd_fast.atomic import atomic_write
+from dpmd_fast.errors import UserFileNotFoundError, UserValueError
+from dpmd_fast.models.atlas import Atlas
+from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.preprocessor import Preprocessor
 from dpmd_fast.privacy.guarantee import Guarantee
 
@@ -39,6 +38,7 @@ _HEAD_PATTERN = re.compile(
     rb'\{"format":"dpmd-fast atlas","version":(\d{1,9}),"bytes": {0,18}(\d{1,19}),"sha256":"([0-9a-f]{64})",'
 )
 _NO_SUM = "0" * 64
+_FRESH = "get a fresh copy of the file"
 _MOST_PASSES = 100  # of a layer; releases make three
 _ROUNDING = 1e-6  # of orthonormal columns
 
@@ -53,33 +53,14 @@ _SUBSPACE_ARRAYS = ("subspace origin", "subspace basis")
 
 
 def write_atlas(atlas: Atlas, path: str | os.PathLike[str]) -> None:
-    """Write the file of an atlas; under its name it appears complete or, if anything fails, not at all."""
+    """Write the file of an atlas, which appears complete or not at all."""
     try:
         _check(atlas)
     except ValueError as problem:
         raise UserValueError(f"the atlas cannot be saved: {problem}") from None
     data = _sealed(_metadata(atlas), _arrays(atlas))
-    target = os.fsdecode(path)
-    folder = os.path.dirname(target) or os.curdir
-    if not os.path.isdir(folder):
-        raise UserFileNotFoundError(
-            f"{folder} does not exist: {os.path.basename(target)} cannot be saved in it"
-        )
-    if os.path.isdir(target):
-        raise UserIsADirectoryError(f"{target} is a directory: must be the name of a file")
-    partial = os.path.join(folder, f".{secrets.token_hex(8)}.part")
-    try:
-        with open(partial, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except OSError as problem:
-        raise UserOSError(f"{target} could not be written: {problem.strerror or problem}") from None
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(partial)
-    _sync_folder(folder)
+    with atomic_write(path, overwrite=True) as partial, open(partial, "wb") as file:
+        file.write(data)
 
 
 def read_atlas(path: str | os.PathLike[str]) -> Atlas:
@@ -110,23 +91,23 @@ def read_atlas(path: str | os.PathLike[str]) -> Atlas:
 def _check_bytes(data: bytes) -> None:
     """Refuse bytes that are not a complete, unchanged file of this version."""
     if not data.startswith(_START):
-        raise UserValueError("is truncated" if _START.startswith(data) else "is not an atlas")
+        raise UserValueError(f"is truncated; {_FRESH}" if _START.startswith(data) else "is not an atlas")
     head = _HEAD_PATTERN.search(data)
     if head is None:
-        raise UserValueError("is not an atlas" if data.endswith(_END) else "is truncated")
+        raise UserValueError("is not an atlas" if data.endswith(_END) else f"is truncated; {_FRESH}")
     version, size, checksum = head.groups()
     if int(version) > _VERSION:
         raise UserValueError(
             f"was written by a newer version of dpmd-fast: its format is {int(version)}, this version reads "
-            f"{_VERSION}"
+            f"{_VERSION}; update dpmd-fast"
         )
     if int(version) < 1:
         raise UserValueError(f"was edited or damaged: there is no format {int(version)}")
     if len(data) < int(size):
-        raise UserValueError(f"is truncated: it has {len(data)} of {int(size)} bytes")
+        raise UserValueError(f"is truncated: it has {len(data)} of {int(size)} bytes; {_FRESH}")
     blank = head.group().replace(checksum, _NO_SUM.encode())
     if hashlib.sha256(data.replace(head.group(), blank)).hexdigest().encode() != checksum:
-        raise UserValueError("was edited or damaged: its checksum does not match")
+        raise UserValueError(f"was edited or damaged: its checksum does not match; {_FRESH}")
 
 
 def _sealed(metadata: dict[str, Any], arrays: Arrays, version: int | None = None) -> bytes:
@@ -382,13 +363,3 @@ def _check_frames(name: str, frames: NDArray[np.float64]) -> None:
 
 def _refuse_constant(text: str) -> None:
     raise UserValueError(f"its metadata holds {text}: must be finite numbers")
-
-
-def _sync_folder(folder: str) -> None:
-    """Make the new name last, where folders can be opened."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from dpmd_fast.arguments import checked_integer, shown
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee
-from dpmd_fast.privacy.ledger.charge import Receipt
+
+if TYPE_CHECKING:
+    from dpmd_fast.privacy.ledger.charge import Receipt
 
 Floats = NDArray[np.float64]
 Features = Literal["moments", "subspace", "residual"]

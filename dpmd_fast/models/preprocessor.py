@@ -12,19 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from numbers import Real
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import boxcox, inv_boxcox
 
 from dpmd_fast.arguments import LARGEST, Points, checked, checked_points, shown
-from dpmd_fast.columns import check_unique, names_of
+from dpmd_fast.columns import DROP, check_unique, names_of
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.privacy.guarantee import Guarantee
-from dpmd_fast.privacy.ledger.charge import Receipt
 from dpmd_fast.reference.sources.open import ReferenceSource, open_reference
 from dpmd_fast.reference.tasks import PartialSums, Task, through
+
+if TYPE_CHECKING:
+    from dpmd_fast.privacy.ledger.charge import Receipt
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -33,8 +35,8 @@ Logs: TypeAlias = Literal["auto"] | bool | Sequence[bool] | Sequence[str]
 CLIP = 8.0  # the paper's
 SKEWED = 0.2  # decile skewness of a lognormal column whose third standardised moment is 1
 INVALID = (
-    "values of columns that are logged must be positive, too; pass on_invalid='drop' to leave such values "
-    "out, or clean the reference"
+    f"values of columns that are logged must be positive, too; pass {DROP} to leave such values out, or "
+    "clean the reference"
 )
 SMALLEST_SCALE = 1e-40
 _DECILES = (0.1, 0.5, 0.9)
@@ -227,14 +229,14 @@ class Preprocessor:
         return self._clipped(self._scaled(validity(np.array(self.log))(block)))
 
     def moved(
-        self, points: Floats, move: Callable[[Floats], tuple[Floats, Flags]]
+        self, points: Floats, move: Callable[[Floats], tuple[Floats, Flags]], name: str = "Z"
     ) -> tuple[Floats, Flags, Flags]:
         """Public points moved by a map of preprocessed units; also which it reached, and which were clipped.
 
         A coordinate that `move` leaves where it was keeps its value to the last bit, beyond the limit as
         well. Any other is the inverse of where it was moved to: ``forward(moved) = move(forward(points))``.
         """
-        self._check_positive("Z", points)
+        self._check_positive(name, points)
         scaled = self._scaled(points)
         before = self._clipped(scaled)
         after, reached = move(before)

@@ -20,11 +20,10 @@ from dpmd_fast.kernels.jit import threads
 from dpmd_fast.kernels.projectors import LocalGeometry, local_geometry, room_for, toward
 from dpmd_fast.kernels.search.index import BallIndex, build_index, visiting_order
 from dpmd_fast.kernels.tangents import local_tangents
+from dpmd_fast.status import FAILED, NO_NEIGHBOR, OK, words_of
 
 Floats = NDArray[np.float64]
 _BLOCK_BYTES = 1 << 23
-_OK, _NO_NEIGHBOR, _FAILED = 0, 1, 2
-_STATUS = np.array(["ok", "no_neighbor", "failed"])
 
 
 class ReleasedGeometry(NamedTuple):
@@ -89,7 +88,7 @@ def denoise(
     one that loses its neighbours later on, or ends up non-finite, comes back unchanged as "failed".
     """
     moved = np.array(Z, dtype=np.float64)
-    codes = np.full(len(Z), _OK, np.int8)
+    codes = np.full(len(Z), OK, np.int8)
     padded = fitted.bases.shape[2]
     block = max(8, _BLOCK_BYTES // (8 * padded * padded))
     order = visiting_order(fitted.index, moved)
@@ -97,9 +96,9 @@ def denoise(
     with threads(fitted.n_threads):
         for start in range(0, len(Z), block):
             _denoise_block(fitted, moved, codes, order[start : start + block], steps, release, room)
-    failed = codes != _OK
+    failed = codes != OK
     moved[failed] = Z[failed]
-    return moved, _STATUS[codes]
+    return moved, words_of(codes)
 
 
 def _denoise_block(
@@ -115,7 +114,7 @@ def _denoise_block(
     kept_tangents = np.zeros((len(queries), d, padded))  # without a projector, the query goes to the mean
     kept_means = moved[queries]  # without a mean, it stays
     for step in range(steps):
-        alive = np.flatnonzero(codes[queries] == _OK)
+        alive = np.flatnonzero(codes[queries] == OK)
         if not len(alive):
             return
         X = moved[queries[alive]]
@@ -126,9 +125,9 @@ def _denoise_block(
         few = geometry.counts < d + 1
         good = ~few & (geometry.masses > 0.0)
         if not good.all():
-            codes[queries[alive[~good]]] = _FAILED
+            codes[queries[alive[~good]]] = FAILED
             if step == 0:
-                codes[queries[alive[few]]] = _NO_NEIGHBOR
+                codes[queries[alive[few]]] = NO_NEIGHBOR
             alive, X = alive[good], X[good]
             geometry = LocalGeometry(*(values[good] for values in geometry))
             if not len(alive):
@@ -140,7 +139,7 @@ def _denoise_block(
         moved[queries[alive]] = toward(X, means, tangents, fitted.n_threads)
         finite = np.isfinite(X).all(axis=1)
         if not finite.all():
-            codes[queries[alive[~finite]]] = _FAILED
+            codes[queries[alive[~finite]]] = FAILED
 
 
 def _latest(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpmd_fast.arguments import LARGEST, Points, checked_points, shown
+from dpmd_fast.atomic import atomic_write, check_target
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.privacy.budget import Budget
@@ -38,7 +39,6 @@ from dpmd_fast.report.queries import (
     truth_of,
     unchanged_of,
 )
-from dpmd_fast.tables.files import appearing, check_target
 
 _LONGEST_LIST = 50  # values of one parameter
 
@@ -88,7 +88,7 @@ def write_report(
     queries, denoised : array (m, D)
         Public points and what became of them.
     status : array (m,) of str
-        ``status_`` of the `Atlas` or of the estimator.
+        What ``atlas.transform(queries, return_status=True)`` returns, or ``status_`` of an estimator.
     guarantee : Guarantee, optional
         ``guarantee_`` of an estimator. Not needed with an atlas, which has its own.
     atlas : Atlas, optional
@@ -170,7 +170,7 @@ def write_report(
         "time": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC",
     }
     data = _render(page)
-    with appearing(os.fsdecode(path), overwrite=True) as partial, open(partial, "wb") as file:
+    with atomic_write(path, overwrite=True) as partial, open(partial, "wb") as file:
         file.write(data)
 
 

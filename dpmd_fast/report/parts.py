@@ -93,7 +93,8 @@ def budgeting(guarantee: Guarantee, atlas: Atlas | None, account: Account | None
 
 def account_of(ledger: Ledger, dataset: str, own: int | None) -> Account:
     """The account of a data set; `own` is the number of the spend that paid for the run, if known."""
-    total, history, left = ledger.total(dataset), ledger.history(dataset), ledger.remaining(dataset)
+    statement = ledger.statement(dataset)
+    total, history, left = statement.total, statement.history, statement.remaining
     mine = math.fsum(spend.mu2 for spend in history if own is not None and spend.id == own)
     others = math.fsum(spend.mu2 for spend in history) - mine
     named = [("this run", mine), ("other runs", max(others, 0.0))] if mine else [("all runs", others)]
@@ -121,7 +122,7 @@ def account_of(ledger: Ledger, dataset: str, own: int | None) -> Account:
         cost = number(math.fsum(spend.mu2 for spend in earlier))
         note += f" {len(earlier):,} earlier spends, mu² = {cost} together, are not listed."
     header = ("spend", "time", "mechanism", "mu²", "of the total", "holds")
-    return Account(dataset, ledger.guarantee(dataset), left, parts, Table(header, rows), note)
+    return Account(dataset, statement.guarantee, left, parts, Table(header, rows), note)
 
 
 # Signal

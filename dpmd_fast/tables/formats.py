@@ -1,6 +1,7 @@
-"""Tables and arrays in files, a batch of rows at a time: Parquet, CSV, Arrow IPC and .npy.
+"""Files read and written a batch of rows at a time: Parquet, CSV, Arrow IPC and .npy.
 
-For files of public points. A private reference is read by `sources`, whose errors say less.
+For files of public points: errors here quote what a library says. Private references are read by
+`reference.sources`, whose errors do not.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _SUFFIXES = {
     ".npy": "npy",
 }
 _BATCH_BYTES = 8 * 2**20
-_FEWEST_ROWS, _MOST_ROWS = 1024, 1 << 14  # a batch should fit into the cache of a processor
+_FEWEST_ROWS, _MOST_ROWS = 1024, 1 << 14  # so that a batch fits into a processor's cache
 _READ_BYTES = 2**16  # per column of a Parquet file
 _GROUP_ROWS, _GROUP_BYTES = 1 << 20, 128 * 2**20  # most in a row group that is written
-_MAPPED_BYTES = 256 * 2**20  # Arrow files whose batches are larger on average are mapped
+_MAPPED_BYTES = 256 * 2**20  # Arrow files with larger batches, on average, are mapped into memory
 _TEXT_SHOWN = 200
 
 
@@ -55,17 +56,17 @@ class Writer(Protocol):
 
 
 def format_of(path: str) -> str:
-    """The format that the name of a file promises."""
+    """Return the format that the suffix of a file stands for."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in _SUFFIXES:
         raise UserValueError(
-            f"{path}: its name tells no format that can be used here; must end in {', '.join(_SUFFIXES)}"
+            f"cannot tell the file format from the name {path!r}: use .parquet, .arrow, .csv or .npy"
         )
     return _SUFFIXES[suffix]
 
 
 def check_input(path: str) -> None:
-    """Refuse what is not there or is not a file."""
+    """Refuse a path that does not exist, is not a regular file or is empty."""
     if os.path.isdir(path):
         raise UserIsADirectoryError(f"{path} is a directory: must be a file")
     if not os.path.exists(path):
@@ -80,14 +81,14 @@ def check_input(path: str) -> None:
 def open_batches(
     path: str, numbers: Sequence[str] | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[Incoming]:
-    """Open a file for reading in batches.
+    """Open a file to read it batch by batch.
 
     Parameters
     ----------
     path : str
     numbers : sequence of str, optional
-        For CSV: the columns to read as numbers; all others are texts and stay as they are written. By default
-        the columns whose first values look like numbers.
+        For CSV: the columns to read as numbers; all others are kept as text. By default the columns whose
+        first values look like numbers.
     columns : sequence of str, optional
         The only columns to read; by default all.
     """
@@ -108,12 +109,12 @@ def _guarded(path: str, kind: str, items: Iterator[Any], before: tuple[int, int]
         yield from items
     except Exception as problem:
         raise _complaint(path, kind, problem) from None
-    if _stamp(path) != before:  # of text that was cut off, a reader sees only that it ends
+    if _stamp(path) != before:  # a reader of truncated text sees only its end
         raise UserValueError(f"{path} was changed while it was read")
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """Size and time of the last change."""
+    """Return the size of a file and the time of its last change."""
     try:
         found = os.stat(path)
     except OSError:
@@ -221,10 +222,10 @@ def _open_arrow(
 
 
 def arrow_file(path: str) -> Any:
-    """An Arrow IPC file, open for its batches to be read one by one.
+    """Open an Arrow IPC file to read its batches one by one.
 
-    It is not mapped into memory, where an error of the disk, or a file that shrinks, would end the process
-    without a word; unless its batches are too large to be held.
+    The file is mapped into memory only if its batches are too large to be held: in a mapped file, an error of
+    the disk or a truncation ends the process without a message.
     """
     import pyarrow as pa
 
@@ -263,7 +264,7 @@ def _open_npy(
 
 
 def open_writer(path: str, kind: str, incoming: Incoming, schema: Any, moved: Sequence[str]) -> Writer:
-    """A file for what `incoming` becomes; no `schema` for an array, `moved` are the columns that change."""
+    """Open a file to write what `incoming` becomes: `schema` is None for an array, `moved` columns change."""
     if kind == "Parquet":
         return _ParquetWriter(path, incoming, schema, moved)
     if kind == "CSV":
@@ -273,7 +274,7 @@ def open_writer(path: str, kind: str, incoming: Incoming, schema: Any, moved: Se
 
 @contextmanager
 def explained(path: str, kind: str) -> Iterator[None]:
-    """Errors of the libraries that write a file, in one line that names it."""
+    """Turn errors of the libraries that write a file into one line that names it."""
     try:
         yield
     except OSError as problem:
@@ -283,7 +284,7 @@ def explained(path: str, kind: str) -> Iterator[None]:
 
 
 class _ParquetWriter:
-    """Row groups as they were, or of bounded size."""
+    """Keeps the row groups of the input, up to a largest size."""
 
     def __init__(self, path: str, incoming: Incoming, schema: Any, moved: Sequence[str]) -> None:
         import pyarrow.parquet as pq
@@ -296,7 +297,7 @@ class _ParquetWriter:
                 path: "NONE" if codec == "UNCOMPRESSED" else codec for path, codec in incoming.codecs.items()
             }
             settings["compression"] = {**dict.fromkeys(added, codecs[next(iter(codecs))]), **codecs}
-            # A dictionary of numbers that hardly occur twice costs time and gives nothing.
+            # A dictionary of numbers that hardly ever repeat takes time and saves no space.
             settings["use_dictionary"] = [
                 *(name for name in incoming.dictionaries if name not in moved),
                 *added,
@@ -327,7 +328,7 @@ class _ParquetWriter:
 
 
 class _CsvWriter:
-    """Values in quotes only where a batch has one that needs them."""
+    """Quotes values only in batches that have one that needs quotes."""
 
     def __init__(self, path: str, schema: Any) -> None:
         self._file = open(path, "wb")  # noqa: SIM115

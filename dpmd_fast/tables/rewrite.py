@@ -1,43 +1,54 @@
-"""Batches of one file into those of another: moved by an atlas, or replaced by points that are at hand.
+"""Rewrites the batches of a file: columns moved by an atlas, or replaced by points that are in memory.
 
-    reading (a thread) --> moving (a thread for each core) --> counting --> writing (a thread)
+    reading (one thread) --> rewriting (one thread for each core) --> counting --> writing (one thread)
 
-Every batch is moved by one thread, so that no core waits for another, and batches are written in their order.
+One thread rewrites one batch, so that no core waits for another; batches are written in their order.
 """
 
 from __future__ import annotations
 
-import copy
+import importlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.arguments import Points
+from dpmd_fast.arguments import Points, checked_points
 from dpmd_fast.columns import places_of
-from dpmd_fast.errors import UserValueError
-from dpmd_fast.models.atlas import Atlas
+from dpmd_fast.errors import UserValueError, text_of
+from dpmd_fast.status import WORDS, Codes, codes_of
 from dpmd_fast.tables.formats import Incoming
-from dpmd_fast.tables.frames import schema_after
+from dpmd_fast.tables.frames import ArrowTransform, schema_after
 
-_STATUS = ("ok", "outside", "clipped", "failed", "no_neighbor")
+if TYPE_CHECKING:
+    from dpmd_fast.models.atlas import Atlas
+
 Rewritten = tuple[Any, NDArray[np.int64]]  # a batch, and how many of its rows have each status
 
 
 class Rewriter(ABC):
-    """What becomes of each batch; counts rows and states when they are told."""
+    """Makes a new batch of each batch of a file, and counts rows and their status.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema or None
+        Of the new batches; None for an array.
+    moved : sequence of str
+        Names of the columns that change.
+    rows : int
+        Counted so far.
+    """
 
     def __init__(self, path: str, schema: Any, moved: Sequence[str], status_column: str | None) -> None:
-        self.path = path
         self.schema = schema
         self.moved = moved
         self.rows = 0
-        self._counts = np.zeros(len(_STATUS), np.int64)
-        self._status = status_column is not None
+        self._counts = np.zeros(len(WORDS), np.int64)
+        self._adds_status = status_column is not None
         if status_column is not None:
             import pyarrow as pa
 
@@ -50,24 +61,25 @@ class Rewriter(ABC):
 
     @property
     def status(self) -> dict[str, int]:
-        return {word: int(count) for word, count in zip(_STATUS, self._counts, strict=True) if count}
+        """Number of rows with each status that occurred."""
+        return {word: int(count) for word, count in zip(WORDS, self._counts, strict=True) if count}
 
     @abstractmethod
-    def transformed(self, batch: Any, start: int, n_threads: int | None) -> tuple[Any, NDArray[np.str_]]:
-        """The new batch, without a column for the status, and the status; its first row is `start`."""
+    def transformed(self, batch: Any, start: int, n_threads: int | None) -> tuple[Any, Codes]:
+        """Return the new batch without the status column, and a status code for each of its rows.
+
+        `start` is the number of the batch's first row in the file.
+        """
 
     def rewrite(self, batch: Any, start: int, n_threads: int | None) -> Rewritten:
-        """The new batch; may be called by several threads at once."""
-        moved, status = self.transformed(batch, start, n_threads)
-        codes = np.zeros(len(status), np.int8)
-        for code, word in enumerate(_STATUS):
-            codes[status == word] = code
-        counts = np.bincount(codes, minlength=len(_STATUS))
-        if not self._status:
+        """Return the new batch and the counts of its status; may be called by several threads at once."""
+        moved, codes = self.transformed(batch, start, n_threads)
+        counts = np.bincount(codes, minlength=len(WORDS))
+        if not self._adds_status:
             return moved, counts
         import pyarrow as pa
 
-        words = pa.DictionaryArray.from_arrays(pa.array(codes), list(_STATUS)).cast(pa.string())
+        words = pa.DictionaryArray.from_arrays(pa.array(codes), list(WORDS)).cast(pa.string())
         return pa.RecordBatch.from_arrays([*moved.columns, words], schema=self.schema), counts
 
     def count(self, counts: NDArray[np.int64]) -> None:
@@ -75,33 +87,36 @@ class Rewriter(ABC):
         self._counts += counts
 
 
-class Mover(Rewriter):
-    """Through an atlas."""
+class AtlasRewriter(Rewriter):
+    """Replaces the columns of the atlas by the points that the atlas moves them to."""
 
     def __init__(self, atlas: Atlas, path: str, incoming: Incoming, status_column: str | None) -> None:
-        self._atlas = atlas
-        self.path = path
-        schema, moved = incoming.schema, atlas.column_names
+        self._atlas, self._path = atlas, path
+        schema, moved = incoming.schema, atlas.column_names or ()
         if schema is not None:
             moved = moved or tuple(schema.names)
-            schema = self.transformed(schema.empty_table(), 0, None)[0].schema
-        super().__init__(path, schema, moved or (), status_column)
+            self._transform = ArrowTransform(atlas, schema, path)
+            schema = self._transform.schema
+        elif incoming.shape is not None and incoming.shape[1] != atlas.n_columns:
+            raise UserValueError(
+                f"{path} has {incoming.shape[1]} columns: must have {atlas.n_columns}, as the atlas"
+            )
+        super().__init__(path, schema, moved, status_column)
 
-    def transformed(self, batch: Any, start: int, n_threads: int | None) -> tuple[Any, NDArray[np.str_]]:
-        atlas: Any = copy.copy(self._atlas)  # leaves its own status behind; its arrays are shared
+    def transformed(self, batch: Any, start: int, n_threads: int | None) -> tuple[Any, Codes]:
         try:
-            return atlas.transform(batch, n_threads), atlas.status_
-        except ValueError as problem:
-            text = str(problem)
-            where = f" (among rows {start} to {start + len(batch) - 1})" if len(batch) else ""
-            if "NaN" in text:
-                where += "; fill or leave out such rows first"
-            named = text.removeprefix("Z ") if text.startswith("Z ") else f"cannot be transformed: {text}"
-            raise UserValueError(f"{self.path} {named}{where}") from None
+            if self.schema is not None:
+                return self._transform(batch, n_threads)
+            return self._atlas.move(checked_points(self._path, batch), n_threads, self._path)
+        except UserValueError as problem:
+            raise UserValueError(
+                f"{text_of(problem)} (among rows {start} to {start + len(batch) - 1}); fill or leave out "
+                "such rows first"
+            ) from None
 
 
-class Replacer(Rewriter):
-    """Points that are there already, in the order of the rows."""
+class PointsRewriter(Rewriter):
+    """Replaces columns by points that are in memory, in the order of the rows."""
 
     def __init__(
         self,
@@ -113,7 +128,7 @@ class Replacer(Rewriter):
         status_column: str | None,
     ) -> None:
         self._points = points
-        self._given = np.full(len(points), "ok") if status is None else status
+        self._codes = np.zeros(len(points), np.int8) if status is None else codes_of(status)
         self._places: list[int] = []
         schema = incoming.schema
         if schema is not None:
@@ -123,66 +138,65 @@ class Replacer(Rewriter):
         self._schema_moved = schema
         super().__init__(path, schema, names or (), status_column)
 
-    def transformed(self, batch: Any, start: int, n_threads: int | None) -> tuple[Any, NDArray[np.str_]]:
+    def transformed(self, batch: Any, start: int, n_threads: int | None) -> tuple[Any, Codes]:
         part = slice(start, start + len(batch))
         if self._schema_moved is None:
-            return self._points[part], self._given[part]
+            return self._points[part], self._codes[part]
         import pyarrow as pa
 
         columns = list(batch.columns)
         for place, numbers in zip(self._places, self._points[part].T, strict=True):
             columns[place] = pa.array(np.ascontiguousarray(numbers))
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema_moved), self._given[part]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema_moved), self._codes[part]
 
 
 def run(
     incoming: Incoming,
-    rewriting: Rewriter,
+    rewriter: Rewriter,
     write: Callable[[Any, bool], None],
     progress: Callable[[int, int | None], None] | None,
     n_threads: int | None,
 ) -> None:
-    """All batches of a file, in their order."""
+    """Rewrite and write all batches of a file, in their order."""
     items = incoming.batches
-    going: deque[Future[None]] = deque()
+    being_written: deque[Future[None]] = deque()
 
     def finish(rewritten: Rewritten, ends_group: bool) -> None:
-        while going:
-            going.popleft().result()
-        rewriting.count(rewritten[1])
-        going.append(writing.submit(write, rewritten[0], ends_group))
+        while being_written:
+            being_written.popleft().result()
+        rewriter.count(rewritten[1])
+        being_written.append(writing.submit(write, rewritten[0], ends_group))
         if progress is not None:
-            progress(rewriting.rows, incoming.rows)
+            progress(rewriter.rows, incoming.rows)
 
     with ThreadPoolExecutor(1) as reading, ThreadPoolExecutor(1) as writing:
         coming: Future[Any] = reading.submit(next, items, None)
         start = 0
         if (item := coming.result()) is not None:  # by all cores: only then is known how they can be used
             coming = reading.submit(next, items, None)
-            finish(rewriting.rewrite(item[0], 0, n_threads), item[1])
+            finish(rewriter.rewrite(item[0], 0, n_threads), item[1])
             start = len(item[0])
             workers, each = _division(n_threads)
             waiting: deque[tuple[Future[Rewritten], bool]] = deque()
             with ThreadPoolExecutor(workers) as moving:
                 while (item := coming.result()) is not None:
                     coming = reading.submit(next, items, None)
-                    waiting.append((moving.submit(rewriting.rewrite, item[0], start, each), item[1]))
+                    waiting.append((moving.submit(rewriter.rewrite, item[0], start, each), item[1]))
                     start += len(item[0])
                     if len(waiting) > workers:
                         done, ends_group = waiting.popleft()
                         finish(done.result(), ends_group)
                 for done, ends_group in waiting:
                     finish(done.result(), ends_group)
-        while going:
-            going.popleft().result()
+        while being_written:
+            being_written.popleft().result()
 
 
 def _division(n_threads: int | None) -> tuple[int, int | None]:
-    """Threads that move batches, and threads that each of them may use."""
-    import numba
-
+    """Return how many threads rewrite batches, and how many threads each of them may use."""
     from dpmd_fast.kernels.jit import resolve_threads
 
+    numba: Any = importlib.import_module("numba")  # without types
     try:
         several = numba.threading_layer() != "workqueue"  # which serves one thread at a time
     except ValueError:  # no kernel has been run

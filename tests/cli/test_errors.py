@@ -147,7 +147,7 @@ BAD = {
         instead(TRANSFORM, ("new", "queries")) + " --force",
         "the output must be another file",
     ),
-    "output of no format": (instead(TRANSFORM, ("new.parquet", "new.xlsx")), "must end in .parquet"),
+    "output of no format": (instead(TRANSFORM, ("new.parquet", "new.xlsx")), "cannot tell the file format"),
     "status column is there": (f"{TRANSFORM} --status-column x", "has a column of that name already"),
     "no threads": (f"{TRANSFORM} --threads 0", "--threads = 0"),
     "report cannot be written": (f"{TRANSFORM} --report nowhere/r.html", "there is no folder nowhere"),

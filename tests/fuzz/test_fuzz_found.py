@@ -12,7 +12,7 @@ import dpmd_fast as dp
 from dpmd_fast import Budget, DPManifoldDenoiser, ManifoldDenoiser, metrics
 from dpmd_fast.arguments import shown
 from dpmd_fast.models.geometry.anchors import read_moments
-from dpmd_fast.reference.engines import PartialSums, arrow_batches, merge_sums, partial_sums
+from dpmd_fast.reference import PartialSums, arrow_batches, merge_sums, partial_sums
 from dpmd_fast.reference.tasks import MismatchedSums, SumTask, ValidTask, through
 from fuzz.harness import CANARY, DIGITS, NO_CHART, UNREADABLE, Finding, bank, judged, whispers
 from fuzz.targets import BUDGET, POINTS, RICH, queries, reference

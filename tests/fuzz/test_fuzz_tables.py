@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.reference.engines import arrow_batches, merge_sums, partial_sums, transform_batches
+from dpmd_fast.reference import arrow_batches, merge_sums, partial_sums
 from dpmd_fast.reference.tasks import PartialSums, SumTask, ValidTask
+from dpmd_fast.tables import transform_batches
 from fuzz.harness import UNREADABLE, fuzzed, judged
 from fuzz.strategies import NAMES, array_recipes, table_recipes
 from fuzz.targets import POINTS, atlas, queries, reference

@@ -19,17 +19,17 @@ import pytest
 from dpmd_fast import Atlas, Budget, DPManifoldDenoiser, Ledger, release_atlas, release_moments
 from dpmd_fast.mechanisms.preprocessor import private_preprocessor
 from dpmd_fast.models.preprocessor import Preprocessor
-from dpmd_fast.reference.engines import (
+from dpmd_fast.reference import (
     PartialSums,
     arrow_batches,
     engine_reference,
     merge_sums,
     partial_sums,
-    transform_batches,
 )
 from dpmd_fast.reference.sources.dask import _array_blocks, _on_part
 from dpmd_fast.reference.sources.engine import Failure
 from dpmd_fast.reference.tasks import OtherVersion, SumTask, ValidTask
+from dpmd_fast.tables import transform_batches
 
 BUDGET = Budget(2.0, 1e-5)
 
@@ -230,9 +230,9 @@ def test_a_dask_frame_and_its_transform():
         release_atlas(lazy, Z, dim=1, budget=BUDGET, n_public=6000)
     atlas = release_atlas(lazy, Z, n_public=len(Y), **settings)
     assert same_atlas(atlas, release_atlas(frame, Z, **settings))
-    atlas.transform(Z)
     moved = atlas.transform(lazy)
-    assert atlas.status_ is None  # not that of the points before
+    with pytest.raises(ValueError, match=r"^return_status = True: must be False for a Dask dataframe"):
+        atlas.transform(lazy, return_status=True)
     assert hasattr(moved, "dask")
     pd.testing.assert_frame_equal(
         moved.compute(), atlas.transform(frame), check_column_type=False, check_dtype=False
@@ -258,11 +258,13 @@ def test_a_dask_frame_says_what_it_will_be():
 def test_a_dask_array_is_moved_when_it_is_computed():
     atlas = release_atlas(Y, Z, dim=1, budget=BUDGET, seed=1)
     far = np.vstack([Z, [[50.0, 50.0]]]).astype(np.float32)
-    moved = atlas.transform(dask_array(far, (70, 1)))
-    status = atlas.status_
+    moved, status = atlas.transform(dask_array(far, (70, 1)), return_status=True)
+    ref, ref_status = atlas.transform(far, return_status=True)
     assert moved.dtype == np.float32
-    np.testing.assert_array_equal(moved.compute(), atlas.transform(far))
-    np.testing.assert_array_equal(status.compute(), atlas.status_)
+    assert status.dtype == ref_status.dtype
+    np.testing.assert_array_equal(moved.compute(), ref)
+    np.testing.assert_array_equal(status.compute(), ref_status)
+    np.testing.assert_array_equal(atlas.transform(dask_array(far, (70, 1))).compute(), ref)
     assert status.compute()[-1] == "outside"
     with pytest.raises(ValueError, match="columns"):
         atlas.transform(dask_array(np.zeros((3, 5)), 3))

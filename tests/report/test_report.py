@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from dpmd_fast import Atlas, Budget, Ledger
-from dpmd_fast.mechanisms.atlas.subspace import Subspace
-from dpmd_fast.models.atlas import Layer
+from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.preprocessor import Preprocessor
 from dpmd_fast.privacy.guarantee import certified_guarantee, paper_guarantee
 from dpmd_fast.privacy.ledger.charge import Receipt

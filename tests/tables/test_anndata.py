@@ -22,8 +22,7 @@ N = 500
 RNG = np.random.default_rng(0)
 COUNTS = np.where(RNG.random((N, 7)) < 0.4, 0.0, RNG.uniform(-2.0, 2.0, size=(N, 7)))
 GENES = [f"g{k}" for k in range(7)]
-MOVED = ATLAS.transform(COUNTS[:, [2, 0, 5]])
-STATUS = ATLAS.status_
+MOVED, STATUS = ATLAS.transform(COUNTS[:, [2, 0, 5]], return_status=True)
 KINDS = {
     "dense": lambda X: X,
     "Fortran": np.asfortranarray,
@@ -199,7 +198,7 @@ def test_without_anndata_nothing_imports_it():
     code = """
         import sys
         import numpy as np
-        from dpmd_fast.tables.anndata import is_anndata
+        from dpmd_fast.columns import is_anndata
         from dpmd_fast.reference.sources.open import open_reference
         open_reference(np.zeros((3, 2)))
         assert not is_anndata(np.zeros((3, 2)))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,14 +18,17 @@ import pyarrow.parquet as pq
 import pytest
 from samples import make_atlas
 
+from dpmd_fast.atomic import atomic_write, check_target
 from dpmd_fast.tables import formats
-from dpmd_fast.tables.files import appearing, check_target, read_points, replace_points, transform_file
+from dpmd_fast.tables.files import read_points, replace_points, transform_file
 
 ATLAS, NAMELESS = make_atlas(), make_atlas(None)
+FOLDERS = os.pathsep.join(
+    str(folder) for folder in Path(__file__).resolve().parents[:3]
+)  # for other processes
 N = 3000
 Z = np.random.default_rng(1).uniform(-2.0, 2.0, size=(N, 3))
-MOVED = ATLAS.transform(Z)
-STATUS = ATLAS.status_
+MOVED, STATUS = ATLAS.transform(Z, return_status=True)
 TABLE = pa.table(
     {
         "name": [f"person {j}" for j in range(N)],
@@ -263,16 +267,14 @@ class Stumbling:
     """An atlas that fails on the third batch."""
 
     def __init__(self, error):
-        self._error, self._calls = error, []  # shared by copies
+        self._error, self._calls = error, []
         self.column_names, self.n_columns = ATLAS.column_names, ATLAS.n_columns
 
-    def transform(self, batch, n_threads=None):
-        self._calls.append(len(batch))
-        if len(self._calls) == 4:  # the first is for the schema
+    def move(self, points, n_threads=None, name="Z"):
+        self._calls.append(len(points))
+        if len(self._calls) == 3:
             raise self._error
-        out = ATLAS.transform(batch, n_threads)
-        self.status_ = ATLAS.status_
-        return out
+        return ATLAS.move(points, n_threads, name)
 
 
 @pytest.mark.parametrize("suffix", [*WRITE, ".npy"])
@@ -325,7 +327,7 @@ def test_names_that_cannot_be_written(source, tmp_path):
         (tmp_path / f"{'x' * 300}.parquet", "cannot be written: File name too long"),
         (tmp_path / "in.parquet" / "out.parquet", "there is no folder"),
         (source, "is the file to be read"),
-        ("/proc/self/out.parquet", "cannot be written"),
+        ("/proc/self/out.parquet", "could not be written"),
     ):
         with pytest.raises((OSError, ValueError), match=told):
             transform_file(ATLAS, source, target, overwrite=True)
@@ -346,7 +348,7 @@ def test_a_file_that_is_there_is_not_replaced_unasked(source, tmp_path):
 
 def test_the_file_appears_when_it_is_complete(tmp_path):
     target = tmp_path / "out"
-    with appearing(str(target)) as partial:
+    with atomic_write(str(target)) as partial:
         with open(partial, "w") as file:
             file.write("all of it")
         assert not target.exists()
@@ -390,7 +392,7 @@ def bad_files(tmp_path):
         "gaps.csv": (b"a,b,c\n1,,3\n", "contains NaN or infinity"),
         "bytes.arrow": (np.random.default_rng(0).bytes(5000), "could not be read as Arrow"),
         "bytes.npy": (np.random.default_rng(0).bytes(5000), "could not be read as npy"),
-        "queries.txt": (b"a b c\n1 2 3\n", "must end in .parquet"),
+        "queries.txt": (b"a b c\n1 2 3\n", "cannot tell the file format from the name"),
     }
 
 
@@ -423,7 +425,7 @@ def test_files_that_are_refused(tmp_path, monkeypatch):
         (np.asfortranarray(Z), "Fortran order"),
         (Z.astype(complex), "real numbers"),
         (np.array([["a"]]), "real numbers"),
-        (Z[:, :2], "has 2 features: must have 3"),
+        (Z[:, :2], "has 2 columns: must have 3"),
     ],
 )
 def test_arrays_that_are_refused(tmp_path, array, told):
@@ -446,7 +448,7 @@ def test_what_does_not_go_together(source, tmp_path):
         ("in.parquet", "out.npy", None, "must end in .npy if and only if"),
         ("in.npy", "out.npy", "status", "status_column = 'status': must be None for an array"),
         ("in.parquet", "out.parquet", "name", "has a column of that name already"),
-        ("in.parquet", "out.txt", None, "must end in .parquet"),
+        ("in.parquet", "out.txt", None, "cannot tell the file format from the name"),
     ):
         with pytest.raises(ValueError, match=told):
             transform_file(ATLAS, tmp_path / read, tmp_path / written, status_column=column)
@@ -539,9 +541,7 @@ def test_the_threading_layer_does_not_show(tmp_path, layer):
     """
     environment = {
         "NUMBA_THREADING_LAYER": layer,
-        "PYTHONPATH": os.pathsep.join(
-            [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]
-        ),
+        "PYTHONPATH": FOLDERS,
         "DPMD_FAST_CACHE": "1",
     }
     done = subprocess.run(
@@ -581,9 +581,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
             [sys.executable, "-c", textwrap.dedent(code), str(rows), str(tmp_path)],
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(
-                    [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]
-                ),
+                "PYTHONPATH": FOLDERS,
                 "DPMD_FAST_CACHE": "1",
             },
             capture_output=True,
@@ -599,11 +597,11 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 def test_a_name_that_was_taken_in_the_meantime_is_not_replaced(tmp_path):
     target = tmp_path / "out.txt"
-    with pytest.raises(OSError, match="another file has got that name"), appearing(str(target)):
+    with pytest.raises(OSError, match="another file has got that name"), atomic_write(str(target)):
         target.write_text("theirs")
     assert target.read_text() == "theirs"
     assert os.listdir(tmp_path) == ["out.txt"]
-    with appearing(str(target), overwrite=True) as partial, open(partial, "w") as file:
+    with atomic_write(str(target), overwrite=True) as partial, open(partial, "w") as file:
         file.write("mine")
     assert target.read_text() == "mine"
 
@@ -614,7 +612,7 @@ def test_without_links_a_file_gets_its_name_all_the_same(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", refused)
     target = tmp_path / "out.txt"
-    with appearing(str(target)) as partial, open(partial, "w") as file:
+    with atomic_write(str(target)) as partial, open(partial, "w") as file:
         file.write("mine")
     assert target.read_text() == "mine"
     assert os.listdir(tmp_path) == ["out.txt"]

@@ -254,15 +254,15 @@ def _write(experiment: Experiment, folder: Path, tables: Tables, profile: Profil
     import pyarrow.parquet as pq
     from matplotlib import style
 
+    from dpmd_fast.atomic import atomic_write
     from dpmd_fast.lab.experiments.figures import STYLE, save_png
-    from dpmd_fast.tables.files import appearing
 
     paths = []
 
     @contextmanager
     def writing(name: str) -> Iterator[str]:
         target = str(folder / name)
-        with appearing(target, overwrite=True) as partial:
+        with atomic_write(target, overwrite=True) as partial:
             yield partial
         paths.append(target)
 

@@ -20,7 +20,7 @@ from dpmd_fast.arguments import (
     checked_threads,
     shown,
 )
-from dpmd_fast.errors import UserRuntimeError, UserValueError
+from dpmd_fast.errors import UserRuntimeError, UserValueError, either
 from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.mechanisms.atlas.recipe import Rounds, build
 from dpmd_fast.mechanisms.atlas.rounds import Mechanism
@@ -28,15 +28,15 @@ from dpmd_fast.mechanisms.atlas.subspace import (
     FIND_SHARE,
     LEAST_COLUMNS,
     REFINE_SHARE,
-    Subspace,
     outline,
     refine,
 )
 from dpmd_fast.mechanisms.moments import check_columns
 from dpmd_fast.mechanisms.preprocessor import joint_guarantee
-from dpmd_fast.models.atlas import Atlas, Layer
+from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.models.geometry.anchors import Floats, spectrum_dim, thinned
 from dpmd_fast.models.geometry.bandwidth import Outlook, foreseen
+from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.preprocessor import INVALID, Preprocessor, preprocessed
 from dpmd_fast.privacy.budget import Budget, check_budget
 from dpmd_fast.privacy.entropy import open_source
@@ -303,8 +303,9 @@ def _check_outlook(outlook: Outlook, budget: Budget) -> None:
     if outlook.hopeless(outlook.choose()):
         raise UserValueError(
             f"budget: hardly any chart would stand out of the noise at epsilon = {budget.epsilon:g}, delta "
-            f"= {budget.delta:g}, and points would be moved further than they are off: plan(...) says what "
-            "would be enough; a bandwidth of your own is taken as it is"
+            f"= {budget.delta:g}, and the map would add more error than it removes: "
+            f"{either('plan(...)', 'dpmd-fast plan')} says what would be enough; a "
+            f"{either('bandwidth', '--bandwidth')} of your own is taken as it is"
         )
 
 

@@ -9,30 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.sums.exact import FeatureSums
-from dpmd_fast.kernels.sums.features import inside_coordinates, subspace_coordinates, subspace_points
+from dpmd_fast.kernels.sums.features import subspace_coordinates
 from dpmd_fast.mechanisms.atlas.rounds import NORMAL_DEVIATIONS, C, Mechanism
 from dpmd_fast.models.geometry.anchors import CLIP_SHARE, Floats
+from dpmd_fast.models.geometry.layers import Subspace
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.reference.tasks import SumTask
 
 LEAST_COLUMNS = 8  # below, the charts live in all of R^D
 FIND_SHARE, REFINE_SHARE = 0.08, 0.12  # of the total mu^2
 _SPREAD = 1.5  # R over the rms radius of the public points
-
-
-class Subspace(NamedTuple):
-    """Points m + V x."""
-
-    origin: Floats  # (D,)
-    basis: Floats  # (D, q)
-
-    def down(self, Y: Floats, n_threads: int | None = None) -> Floats:
-        """Coordinates of points, each computed by itself in a fixed order."""
-        return inside_coordinates(Y, self.origin, self.basis, n_threads)
-
-    def up(self, X: Floats, n_threads: int | None = None) -> Floats:
-        """The points with coordinates `X`, likewise."""
-        return subspace_points(X, self.origin, self.basis, n_threads)
 
 
 class Outline(NamedTuple):

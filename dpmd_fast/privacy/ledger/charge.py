@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from dpmd_fast.arguments import shown
 from dpmd_fast.columns import is_of
-from dpmd_fast.errors import UserRuntimeError, UserValueError
+from dpmd_fast.errors import UserError, UserRuntimeError, UserValueError, either, text_of
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Guarantee, counted
-from dpmd_fast.privacy.ledger.ledger import Ledger, Spend
+from dpmd_fast.privacy.ledger.ledger import Ledger, Spend, Statement
 from dpmd_fast.reference.sources.base import ReferenceSource
 from dpmd_fast.reference.sources.open import is_table_or_file, open_reference
 
@@ -31,15 +31,19 @@ _T = TypeVar("_T")
 
 
 class LedgerAccount(NamedTuple):
-    """A data set of a ledger."""
+    """A data set of a ledger that exists, and what the ledger said of it when it was looked up.
+
+    May be given for `ledger` to a release, which then does not open the file for another look.
+    """
 
     ledger: Ledger
     dataset: str
+    statement: Statement
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """A debit that was made: from which ledger, and what it says of it."""
+    """A debit that was made: the ledger, and the spend with the balance after it."""
 
     ledger: Ledger
     spend: Spend
@@ -56,13 +60,13 @@ class Receipt:
 
 
 def open_account(ledger: Any, dataset: Any, seed: Any = None) -> LedgerAccount | None:
-    """The account that the arguments of a release name; None without a ledger.
+    """Look up the account that the arguments of a release name; None without a ledger.
 
     Raises
     ------
     ValueError
-        For a ledger without a data set or the reverse, and for a seed: what it makes is not private, so no
-        budget could pay for it.
+        For a ledger without a data set or the reverse, for a data set that the ledger does not have, and for
+        a seed: what it makes is not private, so no budget could pay for it.
     """
     if ledger is None and dataset is None:
         return None
@@ -74,15 +78,22 @@ def open_account(ledger: Any, dataset: Any, seed: Any = None) -> LedgerAccount |
         raise UserValueError(
             "dataset = None: must be given with a ledger, the name that it has there", argument="dataset"
         )
-    if not isinstance(ledger, (Ledger, str, os.PathLike)):
+    if not isinstance(ledger, (Ledger, LedgerAccount, str, os.PathLike)):
         raise UserValueError(f"ledger is a {type(ledger).__name__}: must be a Ledger or the path of one")
     if seed is not None:
         raise UserValueError(
-            f"seed = {shown(seed)}: must be None with a ledger; a seed makes a release that is not private, "
-            "and no budget pays for that",
+            f"seed = {shown(seed)}: must {either('be None', 'not be given')} with a ledger; a seed makes a "
+            "release that is not private, and no budget pays for that",
             argument="seed",
         )
-    return LedgerAccount(ledger if isinstance(ledger, Ledger) else Ledger(ledger), dataset)
+    if isinstance(ledger, LedgerAccount):
+        if ledger.dataset != dataset:
+            raise UserValueError(
+                f"dataset = {shown(dataset)}: is not that of the account", argument="dataset"
+            )
+        return ledger
+    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+    return LedgerAccount(book, dataset, book.statement(dataset))
 
 
 class Charge:
@@ -122,13 +133,11 @@ class Charge:
         self._account = account
         if account is None:
             return
-        ledger, dataset = account
         if guarantee.holds == "not private":
             raise UserValueError(f"no budget pays for {what}: {guarantee}")
         self.guarantee = counted(guarantee)
-        bound = ledger.total(dataset).fingerprint is not None
+        bound = account.statement.total.fingerprint is not None
         self._order: dict[str, Any] = {
-            "dataset": dataset,
             "mu2": guarantee.mu**2,
             "what": what,
             "adjacency": guarantee.adjacency,
@@ -139,14 +148,14 @@ class Charge:
             "parameters": parameters,
             "holds": guarantee.holds,
         }
-        ledger.check(**self._order)
+        account.statement.check(**self._order)
 
     def debit(self) -> None:
         """Pay; nothing is done a second time, or without a ledger."""
         if self._account is None or self.receipt is not None:
             return
-        ledger = self._account.ledger
-        self.receipt = Receipt(ledger, ledger.spend(**self._order, **self._details))
+        ledger, dataset, _ = self._account
+        self.receipt = Receipt(ledger, ledger.spend(dataset, **self._order, **self._details))
 
     def paid(self, passing: _T) -> _T:
         """What is handed in, after the debit: for a pass over the reference that is about to begin."""
@@ -164,7 +173,8 @@ class Charge:
             spend = self.receipt.spend
             raise UserRuntimeError(
                 f"the release failed after its debit, and mu^2 = {spend.mu2:.9g} of data set "
-                f"{spend.dataset!r} stays spent (spend {spend.id}): {error}"
+                f"{spend.dataset!r} stays spent (spend {spend.id}): "
+                f"{text_of(error) if isinstance(error, UserError) else type(error).__name__}"
             ) from error
 
 

@@ -12,8 +12,9 @@ import math
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 from dpmd_fast.arguments import checked, checked_choice, checked_integer, shown
@@ -85,6 +86,8 @@ class Spend:
         Machine and process that spent.
     files : tuple of str
         Files that the release became, oldest first.
+    total_mu2, remaining_mu2 : float or None
+        The total of the data set, and what was left of it right after this debit; None in a history.
     """
 
     id: int
@@ -98,11 +101,89 @@ class Spend:
     host: str
     pid: int
     files: tuple[str, ...] = ()
+    total_mu2: float | None = field(default=None, repr=False, compare=False)
+    remaining_mu2: float | None = field(default=None, repr=False, compare=False)
 
     @property
     def file(self) -> str | None:
         """The file that the release became; the last one, if there are several."""
         return self.files[-1] if self.files else None
+
+
+class Statement:
+    """One data set of a ledger as the file had it at one moment: a look that opens the file once."""
+
+    def __init__(self, account: Account, files: Mapping[int, tuple[str, ...]]) -> None:
+        self._account = account
+        self._files = files
+
+    @cached_property
+    def total(self) -> Total:
+        """What the data set may spend, as it was declared."""
+        name, epsilon, delta, conversion, mu2, adjacency, fingerprint, time, host, pid = (
+            self._account.declared
+        )
+        when = datetime.fromisoformat(time)
+        return Total(name, epsilon, delta, conversion, mu2, adjacency, fingerprint, when, host, pid)
+
+    @property
+    def remaining(self) -> float:
+        """What is left, in mu^2."""
+        return self._left_after()
+
+    @cached_property
+    def history(self) -> tuple[Spend, ...]:
+        """All spends, oldest first."""
+        name = self.total.dataset
+        return tuple(_spend_of(name, row, self._files.get(row[0], ())) for row in self._account.spends)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What all releases charged to the data set promise together, at its delta."""
+        total = self.total
+        return total_guarantee(
+            total.dataset,
+            Budget(total.epsilon, total.delta),
+            mu=math.sqrt(min(total.mu2, math.fsum(self._spent()))),
+            adjacency=total.adjacency,
+            releases=len(self.history),
+            conditional=[spend.what for spend in self.history if spend.holds == "conditional"],
+        )
+
+    def check(self, mu2: float, what: str, adjacency: Adjacency | None, fingerprint: str | None) -> None:
+        """Refuse a spend that does not belong to the data set or is more than is left of it."""
+        total = self.total
+        if adjacency is not None:
+            checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
+            if adjacency != total.adjacency:
+                raise UserValueError(
+                    f"adjacency = {adjacency!r}: the budget of {total.dataset!r} is counted under "
+                    f"{total.adjacency!r}, and spends under different adjacencies do not add up",
+                    argument="adjacency",
+                )
+        if total.fingerprint is not None and fingerprint is None:
+            raise UserValueError(
+                f"fingerprint = None: {total.dataset!r} is bound to one reference; must be what "
+                "Ledger.fingerprint_of(reference) gives",
+                argument="fingerprint",
+            )
+        if total.fingerprint is not None and fingerprint != total.fingerprint:
+            raise UserValueError(
+                f"fingerprint: {total.dataset!r} is bound to another reference, other columns or another "
+                "order"
+            )
+        if math.fsum([*self._spent(), mu2]) > total.mu2 * (1.0 + _ROUNDING):
+            raise BudgetExceeded(mu2, self.remaining, f"{what} (data set {total.dataset!r})")
+
+    def paid(self, spend: Spend) -> Spend:
+        """Return a spend that was entered right after this look, with the balance after it."""
+        return replace(spend, total_mu2=self.total.mu2, remaining_mu2=self._left_after(spend.mu2))
+
+    def _spent(self) -> list[float]:
+        return [row[5] for row in self._account.spends]
+
+    def _left_after(self, *more: float) -> float:
+        return max(0.0, math.fsum([self.total.mu2, *(-mu2 for mu2 in (*self._spent(), *more))]))
 
 
 @dataclass(frozen=True)
@@ -224,10 +305,11 @@ class Ledger:
         checked_choice("holds", holds, ("unconditional", "conditional"))
         with open_book(self.path, self.timeout, write=True) as book:
             account = book.account(name)
-            _check_payable(account, mu2, texts[0], adjacency, fingerprint)
+            statement = Statement(account, {})
+            statement.check(mu2, texts[0], adjacency, fingerprint)
             time, host, pid = _signature()
             number = book.enter(account, time, *texts, public, mu2, holds, host, pid)
-        return _spend_of(name, (number, time, *texts, public, mu2, holds, host, pid))
+        return statement.paid(_spend_of(name, (number, time, *texts, public, mu2, holds, host, pid)))
 
     def record_file(self, spend_id: int, path: str | os.PathLike[str]) -> None:
         """Note that a release became a file; may be called again for further files."""
@@ -240,39 +322,32 @@ class Ledger:
             book.add_file(number, name, _signature()[0])
 
     def datasets(self) -> tuple[str, ...]:
-        """Names of the data sets, in the order of their declaration."""
+        """Return the names of the data sets, in the order of their declaration."""
         with open_book(self.path, self.timeout, write=False) as book:
             return tuple(book.names())
 
-    def total(self, dataset: str) -> Total:
-        """What a data set may spend, as it was declared."""
-        return _total_of(self._account(dataset))
-
-    def remaining(self, dataset: str) -> float:
-        """What is left, in mu^2."""
-        return _remaining(self._account(dataset))
-
-    def history(self, dataset: str) -> tuple[Spend, ...]:
-        """All spends of a data set, oldest first."""
+    def statement(self, dataset: str) -> Statement:
+        """Return total, history and balance of a data set, all of one moment."""
         name = _checked_text("dataset", dataset)
         with open_book(self.path, self.timeout, write=False) as book:
             account = book.account(name)
-            files = book.files(account)
-        return tuple(_spend_of(name, row, files.get(row[0], ())) for row in account.spends)
+            return Statement(account, book.files(account))
+
+    def total(self, dataset: str) -> Total:
+        """Return what a data set may spend, as it was declared."""
+        return self.statement(dataset).total
+
+    def remaining(self, dataset: str) -> float:
+        """Return what is left of a data set, in mu^2."""
+        return self.statement(dataset).remaining
+
+    def history(self, dataset: str) -> tuple[Spend, ...]:
+        """Return all spends of a data set, oldest first."""
+        return self.statement(dataset).history
 
     def guarantee(self, dataset: str) -> Guarantee:
-        """What all releases charged to a data set promise together, at its delta."""
-        account = self._account(dataset)
-        spends = [_spend_of(dataset, row) for row in account.spends]
-        total = _total_of(account)
-        return total_guarantee(
-            dataset,
-            Budget(total.epsilon, total.delta),
-            mu=math.sqrt(min(total.mu2, math.fsum(spend.mu2 for spend in spends))),
-            adjacency=total.adjacency,
-            releases=len(spends),
-            conditional=[spend.what for spend in spends if spend.holds == "conditional"],
-        )
+        """Return what all releases charged to a data set promise together, at its delta."""
+        return self.statement(dataset).guarantee
 
     def check(
         self,
@@ -285,7 +360,7 @@ class Ledger:
     ) -> None:
         """Refuse what `spend` would refuse now; promises nothing, since others may spend meanwhile."""
         mu2 = checked("mu2", mu2, positive=True)
-        _check_payable(self._account(dataset), mu2, what, adjacency, fingerprint)
+        self.statement(dataset).check(mu2, what, adjacency, fingerprint)
 
     @staticmethod
     def fingerprint_of(reference: Any, columns: list[str] | None = None) -> str:
@@ -298,49 +373,6 @@ class Ledger:
         from dpmd_fast.privacy.ledger.charge import digest_of
 
         return digest_of(reference, columns)
-
-    def _account(self, dataset: str) -> Account:
-        name = _checked_text("dataset", dataset)
-        with open_book(self.path, self.timeout, write=False) as book:
-            return book.account(name)
-
-
-def _remaining(account: Account) -> float:
-    total = _total_of(account)
-    return max(0.0, math.fsum([total.mu2, *(-row[5] for row in account.spends)]))
-
-
-def _check_payable(
-    account: Account, mu2: float, what: str, adjacency: Adjacency | None, fingerprint: str | None
-) -> None:
-    """Refuse a spend that does not belong to the account or is more than is left of it."""
-    total = _total_of(account)
-    if adjacency is not None:
-        checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
-        if adjacency != total.adjacency:
-            raise UserValueError(
-                f"adjacency = {adjacency!r}: the budget of {total.dataset!r} is counted under "
-                f"{total.adjacency!r}, and spends under different adjacencies do not add up",
-                argument="adjacency",
-            )
-    if total.fingerprint is not None and fingerprint is None:
-        raise UserValueError(
-            f"fingerprint = None: {total.dataset!r} is bound to one reference; must be what "
-            "Ledger.fingerprint_of(reference) gives",
-            argument="fingerprint",
-        )
-    if total.fingerprint is not None and fingerprint != total.fingerprint:
-        raise UserValueError(
-            f"fingerprint: {total.dataset!r} is bound to another reference, other columns or another order"
-        )
-    if math.fsum([*(row[5] for row in account.spends), mu2]) > total.mu2 * (1.0 + _ROUNDING):
-        raise BudgetExceeded(mu2, _remaining(account), f"{what} (data set {total.dataset!r})")
-
-
-def _total_of(account: Account) -> Total:
-    name, epsilon, delta, conversion, mu2, adjacency, fingerprint, time, host, pid = account.declared
-    when = datetime.fromisoformat(time)
-    return Total(name, epsilon, delta, conversion, mu2, adjacency, fingerprint, when, host, pid)
 
 
 def _spend_of(dataset: str, row: tuple[Any, ...], files: tuple[str, ...] = ()) -> Spend:

@@ -14,7 +14,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dpmd_fast.atomic import partial_file, sync_folder
 from dpmd_fast.errors import (
     UserFileNotFoundError,
     UserOSError,
@@ -30,6 +30,7 @@ from dpmd_fast.errors import (
     UserRuntimeError,
     UserTimeoutError,
     UserValueError,
+    either,
 )
 
 VERSION = 1
@@ -200,30 +201,30 @@ def create_file(path: str) -> None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise UserFileNotFoundError(f"{folder} does not exist: the ledger {path} cannot be created in it")
-    partial = os.path.join(folder, f".{secrets.token_hex(8)}.part")
     try:
-        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        with partial_file(path, mode=0o600) as partial:
+            _fill(partial, path)
+            _link(partial, path)
     except OSError as error:
+        if error.errno is None:  # has been explained
+            raise
         raise UserOSError(f"{path} cannot be created: {error.strerror}") from None
+    sync_folder(folder)
+
+
+def _fill(partial: str, path: str) -> None:
+    """Write an empty ledger into a partial file."""
     try:
         with _explained(path, 0.0), closing(_connect(partial, 0.0)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             _lay_out(connection)
             connection.execute("COMMIT")
-        _publish(partial, path)
     finally:
-        for leftover in (partial, f"{partial}-journal"):
-            with suppress(FileNotFoundError):
-                os.unlink(leftover)
-    with suppress(OSError):  # makes the new name last, where folders can be opened
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{partial}-journal")
 
 
-def _publish(partial: str, path: str) -> None:
+def _link(partial: str, path: str) -> None:
     """Give a complete file its name, but never in the place of another."""
     try:
         os.link(partial, path)
@@ -232,7 +233,7 @@ def _publish(partial: str, path: str) -> None:
     except OSError as error:
         raise UserOSError(
             f"{path} cannot be created: a ledger needs a local file system with hard links ({error.strerror})"
-        ) from error
+        ) from None
 
 
 @contextmanager
@@ -251,9 +252,8 @@ def open_book(path: str, timeout: float, *, write: bool) -> Iterator[Book]:
     if not os.path.exists(path):
         name = os.fspath(path)
         name = name if len(name) <= _LONGEST_PATH else f"{name[:100]}..."
-        raise UserFileNotFoundError(
-            f"{name} does not exist: must be a ledger; Ledger(path).create(dataset, epsilon, delta) makes one"
-        )
+        creator = either("Ledger(path).create(dataset, epsilon, delta)", "dpmd-fast ledger create")
+        raise UserFileNotFoundError(f"{name} does not exist: must be a ledger; {creator} makes one")
     if not os.path.isfile(path):
         raise UserValueError(f"{path} is not a ledger: it is not a regular file")
     with _in_this_process(), _explained(path, timeout), closing(_connect(path, timeout)) as connection:

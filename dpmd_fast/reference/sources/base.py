@@ -12,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.arguments import Points
+from dpmd_fast.atomic import identity
 from dpmd_fast.columns import (
+    CHOOSE,
     arrow_number_type,
     as_type,
     block_type,
     chosen_fields,
     is_of,
+    pandas_blocks,
     pandas_number_type,
     pandas_values,
     places_of,
@@ -137,7 +140,7 @@ class ArraySource(ReferenceSource):
 
 
 class PandasSource(ReferenceSource):
-    """A DataFrame, read through its own columns: as Arrow, a column of objects would be guessed at."""
+    """A DataFrame; `pandas_blocks` reads it."""
 
     def __init__(self, frame: Any, columns: tuple[str, ...] | None, batch_rows: int | None) -> None:
         names = [str(name) for name in frame.columns]
@@ -156,16 +159,7 @@ class PandasSource(ReferenceSource):
 
     def blocks(self) -> Iterator[Points]:
         assert self.rows is not None
-        for start in range(0, self.rows, self.batch_rows):
-            stop = min(start + self.batch_rows, self.rows)
-            yield np.stack([self._numbers(column[start:stop]) for column in self._columns], axis=1)
-
-    def _numbers(self, column: Any) -> Points:
-        if isinstance(column, np.ndarray):
-            return column.astype(self.dtype, copy=False)
-        if hasattr(column.dtype, "pyarrow_dtype"):
-            return values(as_type(column.__arrow_array__(), self.dtype))
-        return column.to_numpy(dtype=self.dtype, na_value=np.nan)
+        return pandas_blocks(self._columns, self.rows, self.dtype, self.batch_rows)
 
 
 class _ArrowSource(ReferenceSource):
@@ -334,7 +328,7 @@ class ParquetSource(_ArrowSource):
         if fields.names != self._schema.names:
             raise UserValueError(
                 f"{path} does not have the columns of {first}: all files must have the same names in the "
-                "same order; choose columns that all have with columns=[...]"
+                "same order; choose columns that all have with " + CHOOSE
             )
         for name, ours, expected in zip(fields.names, fields.types, self._schema.types, strict=True):
             if ours != expected:
@@ -413,12 +407,3 @@ def exported(stream: Any) -> Any:
         return pa.RecordBatchReader.from_stream(stream)
     except Exception:
         return None
-
-
-def identity(path: Any) -> tuple[int, int] | None:
-    """The same for all names of a file; None if there is no such file."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino

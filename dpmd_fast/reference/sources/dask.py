@@ -1,4 +1,4 @@
-"""Dask arrays and dataframes as references, and through an atlas.
+"""Dask arrays and dataframes as private references.
 
 One task per partition, on one thread each: a worker runs as many at a time as it has threads. Results of
 tasks are merged eight at a time, so no process holds the sums of more than a few partitions.
@@ -7,29 +7,17 @@ tasks are merged eight at a time, so no process holds the sums of more than a fe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dpmd_fast.arguments import check_range
-from dpmd_fast.columns import is_of, pandas_number_type, places_of
-from dpmd_fast.errors import UserTypeError, UserValueError
+from dpmd_fast.columns import check_real_dask, is_dask_array, pandas_number_type, places_of
+from dpmd_fast.errors import UserValueError
 from dpmd_fast.reference.sources.base import ArraySource, PandasSource
-from dpmd_fast.reference.sources.engine import EngineSource, Failure, guarded, merged, without_receipt
+from dpmd_fast.reference.sources.engine import EngineSource, Failure, guarded, merged
 from dpmd_fast.reference.tasks import PartialSums, Task
 
-if TYPE_CHECKING:
-    from dpmd_fast.models.atlas import Atlas
-
 _AT_ONCE = 8  # partial sums merged by one task
-
-
-def is_dask_array(value: object) -> bool:
-    return is_of(value, "dask.array", "Array")
-
-
-def is_dask_frame(value: object) -> bool:
-    return is_of(value, "dask.dataframe", "DataFrame")
 
 
 class DaskSource(EngineSource):
@@ -41,7 +29,7 @@ class DaskSource(EngineSource):
                 raise UserValueError(
                     "columns selects by name, and an array has no names: must be None for an array"
                 )
-            _check_real("reference", reference)
+            check_real_dask("reference", reference)
             if reference.dtype.kind == "O" or reference.dtype.str[1:] in ("f2", "f12", "f16"):
                 raise UserValueError(
                     f"reference holds {reference.dtype}: must be float64, float32, integer or bool; convert "
@@ -91,15 +79,6 @@ class DaskSource(EngineSource):
         return list(dask.compute(*parts))
 
 
-def _check_real(name: str, array: Any) -> None:
-    if isinstance(array._meta, np.ma.MaskedArray):
-        raise UserTypeError(
-            f"{name} is a masked array: must be a plain one, as dask.array.ma.filled(array, numpy.nan)"
-        )
-    if array.dtype.kind not in "biufO":
-        raise UserValueError(f"{name} has dtype {array.dtype}: must be real numbers")
-
-
 def _on_part(task: Task, blocks: Callable[[Any], Iterator[Any]], part: Any) -> PartialSums | Failure:
     return guarded(lambda: task.on(blocks(part), n_threads=1))
 
@@ -114,43 +93,3 @@ def _array_blocks(part: Any) -> Iterator[Any]:
 
 def _frame_blocks(part: Any) -> Iterator[Any]:
     return PandasSource(part, None, None).blocks()
-
-
-def transform_dask(atlas: Atlas, Z: Any) -> Any:
-    """A Dask array or dataframe moved, lazily; of an array also the status, as a Dask array ``status_``."""
-    alone = without_receipt(atlas)
-    if is_dask_frame(Z):
-        object.__setattr__(atlas, "status_", None)
-        meta = alone.transform(Z._meta)
-        return Z.map_partitions(_move_frame, alone, meta=meta, enforce_metadata=False)
-    import dask
-    import dask.array as da
-
-    _check_real("Z", Z)
-    if Z.ndim != 2 or Z.shape[1] != atlas.n_columns:
-        raise UserValueError(f"Z has shape {Z.shape}: must have {atlas.n_columns} columns")
-    whole = Z.rechunk({1: -1})
-    dtype = np.dtype(np.float32 if Z.dtype == np.float32 else np.float64)
-    sent = dask.delayed(alone, pure=False)
-    pairs = [dask.delayed(_move, pure=False, nout=2)(sent, block) for block in whole.to_delayed().ravel()]
-    rows = whole.chunks[0]
-    moved = [
-        da.from_delayed(pair[0], (count, Z.shape[1]), dtype) for pair, count in zip(pairs, rows, strict=True)
-    ]
-    status = [da.from_delayed(pair[1], (count,), "U7") for pair, count in zip(pairs, rows, strict=True)]
-    object.__setattr__(atlas, "status_", da.concatenate(status))
-    return da.concatenate(moved)
-
-
-def _move_frame(frame: Any, atlas: Atlas) -> Any:
-    return atlas.transform(frame, 1)
-
-
-def _move(atlas: Atlas, block: Any) -> tuple[Any, Any]:
-    if isinstance(block, np.ma.MaskedArray):
-        raise UserTypeError("Z is a masked array: must be a plain one")
-    points = np.asarray(block)
-    if points.dtype not in (np.float32, np.float64):
-        points = points.astype(np.float64)
-    check_range("Z", points)
-    return atlas.move(points, 1)

@@ -1,4 +1,4 @@
-"""Any engine that maps batches: four functions and a reference that calls back.
+"""Records that any engine which maps batches holds.
 
     reference = engine_reference(run, columns=["x", "y"], rows=10**9)
     atlas = release_atlas(reference, anchors, dim=1, budget=...)
@@ -11,27 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpmd_fast.arguments import Points, checked_integer
 from dpmd_fast.columns import (
+    arrow_block,
     arrow_number_type,
-    as_type,
     block_type,
     checked_columns,
-    is_of,
+    is_arrow,
     places_of,
-    values,
 )
 from dpmd_fast.errors import UserRuntimeError, UserTypeError, UserValueError
 from dpmd_fast.kernels.sums.exact import TooManyRecords
 from dpmd_fast.reference.sources.base import ReferenceSource
 from dpmd_fast.reference.tasks import MismatchedSums, PartialSums, Task
-
-if TYPE_CHECKING:
-    from dpmd_fast.models.atlas import Atlas
 
 
 def engine_reference(
@@ -154,7 +150,7 @@ def arrow_batches(batches: Iterable[Any], columns: Sequence[str] | None = None) 
     wide = np.dtype(np.float64)
     wanted = checked_columns(columns)
     for batch in batches:
-        if not is_of(batch, "pyarrow", "Table", "RecordBatch"):
+        if not is_arrow(batch):
             raise UserTypeError(
                 f"batches holds a {type(batch).__name__}: must hold Arrow record batches or tables"
             )
@@ -162,16 +158,4 @@ def arrow_batches(batches: Iterable[Any], columns: Sequence[str] | None = None) 
         chosen = [(batch.schema.names[place], batch.schema.types[place]) for place in places]
         block_type("a batch", [name for name, _ in chosen], [kind for _, kind in chosen], arrow_number_type)
         if batch.num_rows and places:
-            yield np.stack([values(as_type(batch.column(place), wide)) for place in places], axis=1)
-
-
-def transform_batches(atlas: Atlas, batches: Iterable[Any], n_threads: int | None = 1) -> Iterator[Any]:
-    """Arrow record batches with the columns of the atlas moved, one for one; the others pass through."""
-    alone = without_receipt(atlas)
-    for batch in batches:
-        yield alone.transform(batch, n_threads)
-
-
-def without_receipt(atlas: Atlas) -> Atlas:
-    """A copy to be sent to workers: nothing of a ledger in it."""
-    return replace(atlas, receipt=None)
+            yield arrow_block([batch.column(place) for place in places], wide)

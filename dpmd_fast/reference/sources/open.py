@@ -16,10 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.arguments import checked, checked_integer
+from dpmd_fast.atomic import identity
 from dpmd_fast.columns import (
+    DROP,
     arrow_number_type,
     checked_columns,
+    is_anndata,
+    is_dask_array,
+    is_dask_frame,
     is_of,
+    is_spark_frame,
     names_of,
     pandas_values,
     places_of,
@@ -34,7 +40,6 @@ from dpmd_fast.reference.sources.base import (
     StreamSource,
     TableSource,
     exported,
-    identity,
 )
 
 
@@ -78,18 +83,18 @@ def open_reference(
         return PandasSource(reference, columns, batch_rows)
     if is_of(reference, "pyarrow", "Table", "RecordBatch"):
         return TableSource(reference, columns, batch_rows)
-    if is_of(reference, "dask.array", "Array") or is_of(reference, "dask.dataframe", "DataFrame"):
+    if is_dask_array(reference) or is_dask_frame(reference):
         from dpmd_fast.reference.sources.dask import DaskSource
 
         return DaskSource(reference, columns)
-    if is_of(reference, "pyspark.sql", "DataFrame"):
+    if is_spark_frame(reference):
         from dpmd_fast.reference.sources.spark import SparkSource
 
         return SparkSource(reference, columns)
     if hasattr(reference, "__arrow_c_stream__"):
         return StreamSource(reference, columns, batch_rows)
-    if is_of(reference, "anndata", "AnnData"):
-        from dpmd_fast.tables.anndata import AnnDataSource
+    if is_anndata(reference):
+        from dpmd_fast.reference.sources.anndata import AnnDataSource
 
         return AnnDataSource(reference, columns, batch_rows)
     kind = type(reference).__name__
@@ -108,16 +113,16 @@ def is_table_or_file(reference: Any) -> bool:
     """Whether `reference` is a source, an Arrow table or stream, an AnnData or a path; not for arrays."""
     if isinstance(reference, (list, tuple)):
         return len(reference) > 0 and all(isinstance(item, (str, os.PathLike)) for item in reference)
-    if isinstance(reference, (str, os.PathLike, ReferenceSource)) or is_of(reference, "anndata", "AnnData"):
+    if isinstance(reference, (str, os.PathLike, ReferenceSource)) or is_anndata(reference):
         return True
-    if is_of(reference, "dask.array", "Array") or is_of(reference, "dask.dataframe", "DataFrame"):
+    if is_dask_array(reference) or is_dask_frame(reference):
         return True
-    if is_of(reference, "pyspark.sql", "DataFrame"):
+    if is_spark_frame(reference):
         return True
     return hasattr(reference, "__arrow_c_stream__") and not is_of(reference, "pandas", "DataFrame")
 
 
-_DROP = "pass on_invalid='drop' to leave such records out, or clean the reference"
+_DROP = f"pass {DROP} to leave such records out, or clean the reference"
 
 
 def check_valid(source: ReferenceSource, most: float, advice: str = _DROP) -> None:
@@ -126,7 +131,7 @@ def check_valid(source: ReferenceSource, most: float, advice: str = _DROP) -> No
     if not source.rereadable:
         raise UserValueError(
             "reference is a stream that can be read only once, so its values cannot be checked first: pass "
-            "on_invalid='drop', or give a table or Parquet files"
+            f"{DROP}, or give a table or Parquet files"
         )
     from dpmd_fast.reference.tasks import ValidTask
 
@@ -208,8 +213,8 @@ def _memory(value: Any) -> list[NDArray[Any]]:
     if is_of(value, "polars", "DataFrame"):
         reader = exported(value)
         return [] if reader is None else _memory(reader.read_all())
-    if is_of(value, "anndata", "AnnData"):
-        from dpmd_fast.tables.anndata import held_by
+    if is_anndata(value):
+        from dpmd_fast.reference.sources.anndata import held_by
 
         return [piece for part in held_by(value) for piece in _memory(part)]
     # Of other objects only those whose values are at hand: streams would be read, lazy arrays computed.

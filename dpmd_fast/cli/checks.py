@@ -1,4 +1,4 @@
-"""What a command checks before it spends, and says after it."""
+"""What a command checks before it spends, and what it reports afterwards."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ _T = TypeVar("_T")
 
 
 def check_outputs(outputs: Sequence[str | None], force: bool, inputs: Sequence[str | None]) -> None:
-    """Refuse names under which nothing can be written, and those of inputs."""
-    from dpmd_fast.reference.sources.base import identity
-    from dpmd_fast.tables.files import check_target
+    """Refuse outputs that cannot be written, and outputs that are inputs."""
+    from dpmd_fast.atomic import check_target, identity
 
     read = {identity(path) for path in inputs if path is not None} - {None}
     written = [path for path in outputs if path is not None]
@@ -35,35 +34,20 @@ def check_outputs(outputs: Sequence[str | None], force: bool, inputs: Sequence[s
         raise UserValueError(f"{written[0]} is given for two outputs: must be different files")
 
 
-def load_atlas(path: str) -> Atlas:
-    """The atlas of a file, or what to do about it."""
-    from dpmd_fast.models.atlas import Atlas
-
-    try:
-        return Atlas.load(path)
-    except ValueError as problem:
-        advice = (
-            "update dpmd-fast" if "newer version" in str(problem) else "get a fresh copy of what fit wrote"
-        )
-        raise UserValueError(f"{problem}; {advice}") from None
-
-
 def rescued(output: str, save: Callable[[str], _T]) -> _T:
-    """Save what was paid for; if that fails, in the folder for temporary files, and say where."""
+    """Save what was paid for; if that fails, save it in a temporary folder and say where."""
     try:
         return save(output)
     except OSError as problem:
-        reason = _reason(output, problem)
+        reason = message_of(problem)
         spare = _spare(os.path.basename(output), save)
     if spare is None:
-        raise UserOSError(f"{output} could not be written, and the budget is spent: {reason}")
-    raise UserOSError(
-        f"{output} could not be written ({reason}); the budget is spent, so it was saved as {spare}"
-    )
+        raise UserOSError(f"{reason}; the budget is spent, and the result could not be saved elsewhere")
+    raise UserOSError(f"{reason}; the budget is spent, so the result was saved as {spare}")
 
 
 def _spare(name: str, save: Callable[[str], Any]) -> str | None:
-    """Save in a new folder for temporary files; the path, or None if there is no room either."""
+    """Save in a new temporary folder and return the path, or None if that fails as well."""
     try:
         folder = tempfile.mkdtemp(prefix="dpmd-fast-")
     except OSError:
@@ -76,13 +60,9 @@ def _spare(name: str, save: Callable[[str], Any]) -> str | None:
     return os.path.join(folder, name)
 
 
-def _reason(output: str, problem: OSError) -> str:
-    return problem.strerror or str(problem).removeprefix(f"{output} could not be written: ")
-
-
 @contextmanager
 def already_written(output: str) -> Iterator[None]:
-    """Say of an error after the output was written that it is there."""
+    """Say of an error that comes after the output was written that the output is complete."""
     try:
         yield
     except (OSError, ValueError) as problem:
@@ -94,7 +74,7 @@ def already_written(output: str) -> Iterator[None]:
 
 @contextmanager
 def overspend_explained(delta: float) -> Iterator[None]:
-    """Say what could be paid, where a ledger refuses to pay."""
+    """Where a ledger refuses to pay, add what it could pay."""
     from dpmd_fast.privacy.accounting import gdp_epsilon
     from dpmd_fast.privacy.budget import BudgetExceeded
 
@@ -108,34 +88,32 @@ def overspend_explained(delta: float) -> Iterator[None]:
         raise UserValueError(f"{problem}; {advice}") from None
 
 
-def balance(receipt: Receipt | None) -> dict[str, Any] | None:
-    """What the ledger says of a spend."""
+def ledger_facts(receipt: Receipt | None) -> dict[str, Any] | None:
+    """Return the debit and the balance after it, for machines."""
     if receipt is None:
         return None
-    spend = receipt.spend
-    left = receipt.ledger.remaining(spend.dataset)
     return {
         "path": receipt.ledger.path,
-        "dataset": spend.dataset,
-        "spend": spend.id,
-        "mu2": spend.mu2,
-        "remaining_mu2": left,
+        "dataset": receipt.spend.dataset,
+        "spend": receipt.spend.id,
+        "mu2": receipt.spend.mu2,
+        "remaining_mu2": receipt.spend.remaining_mu2,
     }
 
 
-def left_of(receipt: Receipt | None) -> list[str]:
+def ledger_lines(receipt: Receipt | None) -> list[str]:
+    """Return the balance after the debit, for people."""
     if receipt is None:
-        return ["No ledger: nobody keeps the sum of what is spent on this reference."]
+        return ["No ledger: the spend is not recorded anywhere."]
     spend = receipt.spend
-    total = receipt.ledger.total(spend.dataset).mu2
-    left = receipt.ledger.remaining(spend.dataset)
+    left, total = spend.remaining_mu2 or 0.0, spend.total_mu2 or spend.mu2
     return [
         f"{left / total:.1%} of the budget of {spend.dataset!r} is left (mu^2 = {left:.4g} of {total:.4g})."
     ]
 
 
 def atlas_facts(atlas: Atlas) -> dict[str, Any]:
-    """What an atlas is, for machines."""
+    """Return the public parameters of an atlas, for machines."""
     facts = {
         "columns": list(atlas.column_names) if atlas.column_names is not None else None,
         "n_columns": atlas.n_columns,
@@ -150,7 +128,7 @@ def atlas_facts(atlas: Atlas) -> dict[str, Any]:
 
 
 def atlas_rows(atlas: Atlas) -> list[tuple[str, str]]:
-    """What an atlas is, for people."""
+    """Return the public parameters of an atlas, for people."""
     signals = ", ".join(f"{signal:.3g}" for signal in atlas.signal_to_noise)
     return [
         ("dimension", f"{atlas.dim} in {atlas.n_columns} columns"),

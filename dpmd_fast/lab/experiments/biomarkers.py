@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast import Budget
+from dpmd_fast.errors import UserValueError
 from dpmd_fast.lab.experiments import biomarkers_report
 from dpmd_fast.lab.experiments.cox import fit_cox
 from dpmd_fast.lab.experiments.framework import Experiment, Profile, Row, Tables, Value
@@ -235,7 +236,7 @@ def load(path: Path) -> People:
     try:
         table = pq.read_table(path, columns=wanted)
     except (pa.ArrowInvalid, OSError):
-        raise ValueError(
+        raise UserValueError(
             f"{path.name}: must be a Parquet file with the columns {', '.join(wanted)}"
         ) from None
     column: dict[str, Any] = {

@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpmd_fast import __version__
+from dpmd_fast.errors import UserValueError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,18 +126,18 @@ class Experiment:
         if seeds is None:
             return self.seeds[1] if quick else self.seeds[0]
         if seeds < 1:
-            raise ValueError(f"seeds = {seeds!r}: must be at least 1")
+            raise UserValueError(f"seeds = {seeds!r}: must be at least 1", argument="seeds")
         return seeds
 
     def _checked_data(self, data: str | os.PathLike[str] | None) -> Path | None:
         if data is None:
             if self.needs_data:
-                raise ValueError(
-                    f"data = None: {self.name} needs the folder of its data sets; give --data DIR"
+                raise UserValueError(
+                    f"data = None: must be the folder of the data sets of {self.name}", argument="data"
                 )
             return None
         if not Path(data).is_dir():
-            raise ValueError(f"data = {os.fsdecode(data)!r}: must be a folder that is there")
+            raise UserValueError(f"data = {os.fsdecode(data)!r}: must be a folder", argument="data")
         return Path(data)
 
 
@@ -162,13 +163,13 @@ class Journal:
         try:
             first, *others = map(json.loads, lines)
             if first != dict(run):
-                raise ValueError(
+                raise UserValueError(
                     f"{path} belongs to another run: {_told(first)}, and this is {_told(run)}; choose "
                     "another folder, or delete it to begin again"
                 )
             self._rows = {_key(item): rows for item, rows in others}
         except (json.JSONDecodeError, TypeError, AttributeError):
-            raise ValueError(f"{path} is damaged: delete it to begin again") from None
+            raise UserValueError(f"{path} is damaged: delete it to begin again") from None
         if whole != text:
             path.write_text(whole, "utf-8")
 

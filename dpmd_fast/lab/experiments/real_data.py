@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast import Budget, DPManifoldDenoiser, release_atlas
+from dpmd_fast.errors import UserValueError
 from dpmd_fast.lab.experiments.framework import Profile
 from dpmd_fast.mechanisms.algorithm2 import denoise_with_projectors, plan_spend
 from dpmd_fast.metrics import nearest_neighbors
@@ -170,10 +171,11 @@ def quietly(run: Callable[[], Moved]) -> Moved:
 def data_file(profile: Profile, name: str) -> Path:
     """A file of the data folder."""
     if profile.data is None:
-        raise ValueError("data = None: must be the folder of the data sets; on the command line --data DIR")
+        raise UserValueError("data = None: must be the folder of the data sets", argument="data")
     path = profile.data / name
     if not path.is_file():
-        raise ValueError(
-            f"data = {str(profile.data)!r}: has no {name}; docs/experiments.md says what it holds"
+        raise UserValueError(
+            f"data = {str(profile.data)!r}: has no {name}; docs/experiments.md says what it holds",
+            argument="data",
         )
     return path

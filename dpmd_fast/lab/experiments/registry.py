@@ -14,6 +14,8 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from dpmd_fast.errors import UserValueError
+
 Run = Callable[[str, bool, "int | None", "str | None"], Sequence[str]]
 
 
@@ -60,8 +62,8 @@ def find(name: str) -> Run:
     """
     if name not in EXPERIMENTS:
         if not EXPERIMENTS:
-            raise ValueError(f"experiment {name!r}: this version has no experiments")
-        raise ValueError(f"experiment {name!r}: must be one of {', '.join(EXPERIMENTS)}")
+            raise UserValueError(f"experiment {name!r}: this version has no experiments")
+        raise UserValueError(f"experiment {name!r}: must be one of {', '.join(EXPERIMENTS)}")
     module, _, attributes = EXPERIMENTS[name].place.partition(":")
     found: Any = importlib.import_module(module)
     run: Run = functools.reduce(getattr, attributes.split("."), found)

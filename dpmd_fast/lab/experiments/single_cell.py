@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast import Budget
+from dpmd_fast.errors import UserValueError
 from dpmd_fast.lab.experiments import single_cell_report
 from dpmd_fast.lab.experiments.framework import Experiment, Profile, Row, Tables, Value
 from dpmd_fast.lab.experiments.real_data import (
@@ -161,12 +162,13 @@ def _files(profile: Profile) -> list[Path]:
     """The paper's sets first, then the others; in a quick run the small ones."""
     folder = profile.data
     if folder is None:
-        raise ValueError("data = None: must be the folder of the data sets; on the command line --data DIR")
+        raise UserValueError("data = None: must be the folder of the data sets", argument="data")
     found = [path for path in sorted(folder.glob("*.npz")) if path.stem not in NOT_CELLS]
     if not found:
-        raise ValueError(
+        raise UserValueError(
             f"data = {str(folder)!r}: has no set of cells, NAME.npz with X and labels; docs/experiments.md "
-            "says what they hold"
+            "says what they hold",
+            argument="data",
         )
     found.sort(key=lambda path: (PAPERS.index(path.stem) if path.stem in PAPERS else len(PAPERS), path.stem))
     if profile.quick:
@@ -183,14 +185,14 @@ def _arrays(path: Path, values: bool = False) -> tuple[Any, Any]:
         with np.load(path, allow_pickle=False) as file:
             return file["X"] if values else None, file["labels"]
     except (KeyError, ValueError, OSError):
-        raise ValueError(f"{path.name}: must be an .npz file with X (cells, genes) and labels") from None
+        raise UserValueError(f"{path.name}: must be an .npz file with X (cells, genes) and labels") from None
 
 
 @functools.lru_cache(maxsize=1)
 def _cells(path: Path) -> Cells:
     X, labels = _arrays(path, values=True)
     if X.ndim != 2 or labels.shape != (len(X),):
-        raise ValueError(f"{path.name}: X must have a row for each of the labels")
+        raise UserValueError(f"{path.name}: X must have a row for each of the labels")
     return Cells(np.asarray(X, dtype=np.float64), _kind(path.stem, X), labels.astype(np.int64))
 
 

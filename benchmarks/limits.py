@@ -34,11 +34,11 @@ from dpmd_fast.kernels.sums.exact import MomentSums, ResidualSums
 from dpmd_fast.kernels.sums.residuals import ResidualFrames, make_frames
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.lab.datasets import bounded_noise, make_shape, simulate
-from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.mechanisms.moments import natural_tau
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.exact_noise import rounded_normals
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.privacy.noise import standard_normals
+from dpmd_fast.privacy.noise import rounded_normals, standard_normals
 
 SECTIONS = ("limits", "stages", "parts")
 BUDGET = Budget(epsilon=1.0, delta=1e-6)

@@ -20,9 +20,8 @@ from dpmd_fast import Budget, Ledger, ManifoldDenoiser, release_atlas, release_m
 from dpmd_fast.cli import main
 from dpmd_fast.kernels.noise import exact_normal, normal
 from dpmd_fast.privacy.entropy import EntropySource, open_source
-from dpmd_fast.privacy.exact_noise import rounded_normals
 from dpmd_fast.privacy.ledger import store as ledger_store
-from dpmd_fast.privacy.noise import noisy_projectors
+from dpmd_fast.privacy.noise import noisy_projectors, rounded_normals
 
 BUDGET = Budget(1.0, 1e-6)
 # Root may write everything; without this capability it is held by permissions, as others are.
@@ -235,7 +234,7 @@ DRAW = """
         import dpmd_fast
     from dpmd_fast.kernels import jit
     from dpmd_fast.privacy.entropy import open_source
-    from dpmd_fast.privacy.exact_noise import rounded_normals
+    from dpmd_fast.privacy.noise import rounded_normals
     values = rounded_normals(open_source(1), 5, 2**20, 1).tolist()
     print(json.dumps([jit.CACHE, [str(one.message) for one in told], values, dpmd_fast.__file__]))
 """

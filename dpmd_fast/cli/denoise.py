@@ -175,7 +175,7 @@ def _denoised(
 
     from dpmd_fast.arguments import LARGEST
     from dpmd_fast.cli.reference import Watched, matched, open_private
-    from dpmd_fast.reference.sources.open import check_valid
+    from dpmd_fast.reference.sources.validity import check_valid
 
     points, names = matched(references, queries, "QUERIES", columns)
     _rehearse(queries, output, points, names, status_column)

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 def check_outputs(outputs: Sequence[str | None], force: bool, inputs: Sequence[str | None]) -> None:
     """Refuse names under which nothing can be written, and those of inputs."""
-    from dpmd_fast.reference.sources.base import identity
+    from dpmd_fast.reference.sources.overlap import file_identity as identity
     from dpmd_fast.tables.files import check_target
 
     read = {identity(path) for path in inputs if path is not None} - {None}

@@ -13,8 +13,9 @@ from dpmd_fast.arguments import Points
 from dpmd_fast.cli.console import Bar
 from dpmd_fast.columns import checked_columns
 from dpmd_fast.errors import UserFileNotFoundError, UserValueError
-from dpmd_fast.reference.sources.base import ReferenceSource, identity
+from dpmd_fast.reference.sources.base import ReferenceSource
 from dpmd_fast.reference.sources.open import open_reference
+from dpmd_fast.reference.sources.overlap import file_identity as identity
 
 _IN_MEMORY = (".csv",)
 _ARROW = (".arrow", ".feather", ".ipc")
@@ -51,7 +52,8 @@ def open_private(
 
 
 def _load(path: str, suffix: str, columns: list[str] | None) -> Any:
-    from dpmd_fast.reference.sources.array_files import array_file, arrow_table_file
+    from dpmd_fast.reference.sources.ipc import look_at_ipc as arrow_table_file
+    from dpmd_fast.reference.sources.npy import look_at_npy as array_file
 
     if suffix not in _IN_MEMORY:
         return array_file(path) if suffix == ".npy" else arrow_table_file(path)

@@ -11,59 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.arguments import Points, checked_points, checked_threads
-from dpmd_fast.kernels.charts import Field, make_field
+from dpmd_fast.kernels.charts import Field
 from dpmd_fast.kernels.sums.exact import apply_fields
-from dpmd_fast.kernels.vector.quads import one_by_one
-from dpmd_fast.mechanisms.atlas.subspace import Subspace
+from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.privacy.guarantee import Guarantee
-from dpmd_fast.privacy.ledger.charge import Receipt
 
 if TYPE_CHECKING:
     from dpmd_fast.models.preprocessor import Preprocessor
+    from dpmd_fast.privacy.ledger.charge import Receipt
 
 Floats = NDArray[np.float64]
 _BLOCK_BYTES = 1 << 22  # of the points moved at a time: what stays in the caches
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """One field of the map in plain arrays: projections onto charts (no `slopes`), or a smooth correction."""
-
-    centers: Floats  # (K, D)
-    tangents: Floats  # (K, D, d)
-    masses: Floats  # (K,)
-    bandwidth: float
-    passes: int
-    strength: float
-    offsets: Floats | None = None  # (K, D)
-    slopes: Floats | None = None  # (K, d, D)
-
-    @classmethod
-    def of(cls, made: Field) -> Layer:
-        """The arrays of a field, in its own order."""
-        K, correction = len(made.balls.rows), made.pull == 0.0
-        return cls(
-            centers=one_by_one(made.centers, K),
-            tangents=np.ascontiguousarray(one_by_one(made.frames, K).transpose(0, 2, 1)),
-            masses=one_by_one(made.masses, K),
-            bandwidth=made.balls.radius,
-            passes=made.passes,
-            strength=made.strength,
-            offsets=one_by_one(made.offsets, K) if correction else None,
-            slopes=one_by_one(made.slopes, K) if correction else None,
-        )
-
-    def field(self) -> Field:
-        return make_field(
-            self.centers,
-            self.tangents,
-            self.masses,
-            self.bandwidth,
-            offsets=self.offsets,
-            slopes=self.slopes,
-            strength=self.strength,
-            passes=self.passes,
-        )
 
 
 class ChartView(NamedTuple):

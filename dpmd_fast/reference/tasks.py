@@ -117,7 +117,7 @@ class ValidTask:
 Task = SumTask | ValidTask
 
 
-def through(task: _Task, view: View) -> _Task:
+def with_view(task: _Task, view: View) -> _Task:
     """The task for records that `view` is applied to first."""
     return replace(task, views=(view, *task.views))
 

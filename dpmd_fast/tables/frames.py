@@ -12,7 +12,7 @@ import numpy as np
 from dpmd_fast.arguments import Points, check_range
 from dpmd_fast.columns import arrow_number_type, as_type, is_of, pandas_number_type, places_of, values
 from dpmd_fast.errors import UserValueError
-from dpmd_fast.reference.sources.base import PandasSource
+from dpmd_fast.reference.sources.pandas import PandasSource
 
 if TYPE_CHECKING:
     from dpmd_fast.models.atlas import Atlas

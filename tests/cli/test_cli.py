@@ -606,7 +606,7 @@ def test_bugs_are_told_without_values(here, capsys, monkeypatch):
 
 
 def test_bugs_after_the_spend_are_told_without_values_too(here, capsys, monkeypatch):
-    monkeypatch.setattr("dpmd_fast.mechanisms.atlas.recipe.charts_of", bug())
+    monkeypatch.setattr("dpmd_fast.mechanisms.atlas.rounds.make_charts", bug())
     assert main(f"{FIT} {PAID} -o new.dpmd".split()) == 2
     err = capsys.readouterr().err
     assert "the release failed after its debit" in err

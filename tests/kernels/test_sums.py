@@ -25,7 +25,8 @@ from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.moments import CHUNK, Clipping, add_block, record_norms, room_for_block
 from dpmd_fast.kernels.vector import integers
 from dpmd_fast.kernels.vector.lanes import LANES
-from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.mechanisms.moments import natural_tau
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.privacy.lattice import choose_lattice
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)

@@ -33,7 +33,7 @@ from dpmd_fast import (
     release_moments,
 )
 from dpmd_fast.mechanisms.preprocessor import private_preprocessor
-from dpmd_fast.reference.sources.base import ArraySource
+from dpmd_fast.reference.sources.arrays import ArraySource
 
 BUDGET = Budget(1.0, 1e-6)
 ROWS = 2503  # a number that nothing else has
@@ -192,9 +192,8 @@ def test_the_debit_comes_last_before_the_pass(route, ledger, monkeypatch):
     for module, name in (
         ("dpmd_fast.mechanisms.projector", "covariance_at"),
         ("dpmd_fast.mechanisms.denoiser", "denoise_with_projectors"),
-        ("dpmd_fast.mechanisms.moments", "noisy_sums"),
-        ("dpmd_fast.mechanisms.atlas.rounds", "noisy_sums"),
-        ("dpmd_fast.privacy.quantiles", "noisy_sums"),
+        ("dpmd_fast.mechanisms.spend", "noisy_sums"),
+        ("dpmd_fast.mechanisms.preprocessor", "noisy_sums"),
     ):
         real = getattr(sys.modules[module], name)
 
@@ -278,11 +277,11 @@ def test_a_release_that_fails_leaves_its_debit_and_says_so(route, ledger, monkey
         raise MemoryError("no memory left")
 
     for module in ("projector", "algorithm2"):
-        monkeypatch.setattr(f"dpmd_fast.{module}.noisy_projectors", fail)
-    for module in ("moments", "rounds", "privacy.quantiles"):
-        monkeypatch.setattr(f"dpmd_fast.{module}.noisy_sums", fail)
+        monkeypatch.setattr(f"dpmd_fast.mechanisms.{module}.noisy_projectors", fail)
+    for module in ("spend", "preprocessor"):
+        monkeypatch.setattr(f"dpmd_fast.mechanisms.{module}.noisy_sums", fail)
     with pytest.raises(
-        RuntimeError, match=r"failed after its debit.*'people' stays spent \(spend 1\): no mem"
+        RuntimeError, match=r"failed after its debit.*'people' stays spent \(spend 1\): MemoryError"
     ):
         ROUTES[route](ledger=ledger, dataset="people")
     (spend,) = ledger.history("people")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.mechanisms.moments import natural_tau
-from dpmd_fast.models.moments import HOMOGENEOUS
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.privacy.entropy import EntropySource, open_source
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice

@@ -14,8 +14,9 @@ import numpy as np
 from dpmd_fast.arguments import check_range
 from dpmd_fast.columns import is_of, pandas_number_type, places_of
 from dpmd_fast.errors import UserTypeError, UserValueError
-from dpmd_fast.reference.sources.base import ArraySource, PandasSource
+from dpmd_fast.reference.sources.arrays import ArraySource
 from dpmd_fast.reference.sources.engine import EngineSource, Failure, guarded, merged, without_receipt
+from dpmd_fast.reference.sources.pandas import PandasSource
 from dpmd_fast.reference.tasks import PartialSums, Task
 
 if TYPE_CHECKING:

@@ -1,0 +1,71 @@
+"""The released parts of an atlas in plain arrays: its subspace and its layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.kernels.charts import Field, make_field
+from dpmd_fast.kernels.sums.features import inside_coordinates, subspace_points
+from dpmd_fast.kernels.vector.quads import one_by_one
+
+Floats = NDArray[np.float64]
+
+
+class Subspace(NamedTuple):
+    """Points m + V x."""
+
+    origin: Floats  # (D,)
+    basis: Floats  # (D, q)
+
+    def down(self, Y: Floats, n_threads: int | None = None) -> Floats:
+        """Return the coordinates of points, each computed by itself in a fixed order."""
+        return inside_coordinates(Y, self.origin, self.basis, n_threads)
+
+    def up(self, X: Floats, n_threads: int | None = None) -> Floats:
+        """Return the points with coordinates `X`, likewise."""
+        return subspace_points(X, self.origin, self.basis, n_threads)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One field of the map in plain arrays: projections onto charts (no `slopes`), or a smooth correction."""
+
+    centers: Floats  # (K, D)
+    tangents: Floats  # (K, D, d)
+    masses: Floats  # (K,)
+    bandwidth: float
+    passes: int
+    strength: float
+    offsets: Floats | None = None  # (K, D)
+    slopes: Floats | None = None  # (K, d, D)
+
+    @classmethod
+    def of(cls, made: Field) -> Layer:
+        """The arrays of a field, in its own order."""
+        K, correction = len(made.balls.rows), made.pull == 0.0
+        return cls(
+            centers=one_by_one(made.centers, K),
+            tangents=np.ascontiguousarray(one_by_one(made.frames, K).transpose(0, 2, 1)),
+            masses=one_by_one(made.masses, K),
+            bandwidth=made.balls.radius,
+            passes=made.passes,
+            strength=made.strength,
+            offsets=one_by_one(made.offsets, K) if correction else None,
+            slopes=one_by_one(made.slopes, K) if correction else None,
+        )
+
+    def field(self) -> Field:
+        return make_field(
+            self.centers,
+            self.tangents,
+            self.masses,
+            self.bandwidth,
+            offsets=self.offsets,
+            slopes=self.slopes,
+            strength=self.strength,
+            passes=self.passes,
+        )

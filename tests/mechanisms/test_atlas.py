@@ -85,7 +85,7 @@ def test_the_spends_are_the_budget_and_pay_for_the_noise(ambient, bandwidth, mon
         spent.append((math.sqrt(2.0) * lattice.bound / lattice.deviation) ** 2)
         return real(sums, lattice, source, n_threads)
 
-    monkeypatch.setattr("dpmd_fast.mechanisms.atlas.rounds.noisy_sums", watched)
+    monkeypatch.setattr("dpmd_fast.mechanisms.spend.noisy_sums", watched)
     shape = make_shape("sphere", ambient=ambient)
     data = simulate(shape, 6000, 300, 0.05, np.random.default_rng(1))
     budget = Budget(1.0, 0.01)

@@ -17,6 +17,7 @@ import pytest
 
 import dpmd_fast
 from dpmd_fast import Atlas, Budget
+from dpmd_fast.errors import UserValueError
 from dpmd_fast.mechanisms.atlas.subspace import Subspace
 from dpmd_fast.models.atlas import Layer
 from dpmd_fast.models.atlas_file import (
@@ -275,7 +276,7 @@ def refusal(path):
     """The text of the refusal: a ValueError of one line that begins with the path."""
     with pytest.raises(ValueError, match="^" + re.escape(str(path))) as refused:
         Atlas.load(path)
-    assert type(refused.value) is ValueError
+    assert type(refused.value) is UserValueError
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
     assert "\n" not in str(refused.value)
     return str(refused.value).removeprefix(str(path))

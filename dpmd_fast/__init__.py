@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dpmd_fast.kernels.cache import disable_unsafe_cache
-
 if TYPE_CHECKING:
     from dpmd_fast.baselines.gradient_descent import DescentResult, gradient_descent
     from dpmd_fast.baselines.manifold_denoiser import ManifoldDenoiser, paper_bandwidth
@@ -80,8 +78,6 @@ _HOMES = {
     "compilation": ("warmup",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-disable_unsafe_cache()
 
 
 def __getattr__(name: str) -> Any:

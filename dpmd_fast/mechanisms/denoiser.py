@@ -17,6 +17,7 @@ from dpmd_fast.arguments import (
     LARGEST,
     Points,
     check_enough,
+    check_memory,
     checked,
     checked_choice,
     checked_geometry,
@@ -27,7 +28,6 @@ from dpmd_fast.arguments import (
 )
 from dpmd_fast.columns import check_unique, names_of
 from dpmd_fast.errors import UserRuntimeError, UserTypeError, UserValueError
-from dpmd_fast.kernels.sums.exact import check_memory
 from dpmd_fast.mechanisms.algorithm2 import denoise_with_projectors, plan_spend
 from dpmd_fast.mechanisms.moment_denoiser import denoise_with_moments
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded, check_budget, resolve_steps

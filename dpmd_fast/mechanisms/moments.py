@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from dpmd_fast.arguments import (
     LARGEST,
     Points,
+    check_memory,
     checked,
     checked_bandwidth,
     checked_beta,
@@ -29,7 +30,7 @@ from dpmd_fast.arguments import (
 )
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.search.index import BallIndex, build_index
-from dpmd_fast.kernels.sums.exact import MomentSums, check_memory
+from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.moments import record_norms
 from dpmd_fast.models.moments import HOMOGENEOUS, Release
 from dpmd_fast.privacy.budget import Budget, check_budget

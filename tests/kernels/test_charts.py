@@ -8,9 +8,9 @@ import naive
 import numpy as np
 import pytest
 
-from dpmd_fast.kernels.charts import make_field, move
+from dpmd_fast.kernels.charts import apply_fields, make_field, move
 from dpmd_fast.kernels.search.index import build_index
-from dpmd_fast.kernels.sums.exact import FeatureSums, MomentSums, ResidualSums, apply_fields
+from dpmd_fast.kernels.sums.exact import FeatureSums, MomentSums, ResidualSums
 from dpmd_fast.kernels.sums.features import subspace_coordinates
 from dpmd_fast.kernels.sums.residuals import make_frames, residual_norms
 from dpmd_fast.privacy.lattice import choose_lattice
@@ -89,7 +89,7 @@ def test_residual_moments(D, d, K):
     norms = residual_norms(frames, X, np.where(np.isfinite(R), R, 1e9), 0.1)
     tau = 0.6 * float(norms.max())
     lattice = choose_lattice(1.0, tau, "replace-one")
-    sums = ResidualSums([field], frames, tau, lattice, 0.1)
+    sums = ResidualSums([field], frames, tau, lattice.steps, 0.1)
     sums.add(Y)
     comp = sums.total() * lattice.step
     ref = naive.residual_moments(X[reached], R[reached], centers, tangents, h, frames.normal, 0.1, tau)
@@ -104,7 +104,7 @@ def test_residual_sums_are_bounded_and_do_not_depend_on_blocks():
     lattice = choose_lattice(1.0, tau, "replace-one")
 
     def total(rows, n_threads=None, size=None):
-        sums = ResidualSums([field], frames, tau, lattice, 0.1, n_threads)
+        sums = ResidualSums([field], frames, tau, lattice.steps, 0.1, n_threads)
         for start in range(0, len(rows), size or len(rows)):
             sums.add(rows[start : start + (size or len(rows))])
         return sums.total()
@@ -129,9 +129,9 @@ def test_vectors_that_are_far_too_long_are_left_out(excess):
     lattice = choose_lattice(1.0, tau, "replace-one")
     index = build_index(Y[:60].copy(), 0.5)  # records on locations: nothing but the last coordinate
     for sums in (
-        MomentSums(index, 2.0, tau, lattice, 0.1),
-        ResidualSums([field], frames, tau, lattice, 0.1),
-        FeatureSums(3, tau, lattice),
+        MomentSums(index, 2.0, tau, lattice.steps, 0.1),
+        ResidualSums([field], frames, tau, lattice.steps, 0.1),
+        FeatureSums(3, tau, lattice.steps),
     ):
         sums._clipping = sums._clipping._replace(unit=excess * sums._clipping.unit)
         sums.add(Y)
@@ -158,7 +158,7 @@ def test_neighbours_of_residual_sums_stay_within_the_bound(D, d, K, share):
     lattice = choose_lattice(0.5, tau, "replace-one")
 
     def alone(row):
-        sums = ResidualSums([field], frames, tau, lattice, 0.1)
+        sums = ResidualSums([field], frames, tau, lattice.steps, 0.1)
         sums.add(row[None])
         return sums.total().astype(object)
 
@@ -183,7 +183,7 @@ def test_feature_moments(F):
     features[6] = 1e200
     tau = 0.7
     lattice = choose_lattice(1.0, tau, "add-remove")
-    sums = FeatureSums(F, tau, lattice)
+    sums = FeatureSums(F, tau, lattice.steps)
     sums.add(features)
     whole = sums.total()
     np.testing.assert_allclose(
@@ -191,12 +191,12 @@ def test_feature_moments(F):
         naive.feature_moments(features, tau),
         atol=1000 * 4.0 * tau / math.sqrt(lattice.bound),
     )
-    again = FeatureSums(F, tau, lattice, 1)
+    again = FeatureSums(F, tau, lattice.steps, 1)
     for start in range(0, 1000, 77):
         again.add(features[::-1][start : start + 77])
     np.testing.assert_array_equal(again.total(), whole)
     for row in features[7:40]:
-        alone = FeatureSums(F, tau, lattice)
+        alone = FeatureSums(F, tau, lattice.steps)
         alone.add(row[None])
         assert int((alone.total().astype(object) ** 2).sum()) <= lattice.bound**2
 

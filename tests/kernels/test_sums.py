@@ -21,8 +21,10 @@ from dpmd_fast import Budget, release_moments
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.scratch import sparse_memory
 from dpmd_fast.kernels.search.index import build_index
+from dpmd_fast.kernels.sums.clip import Clipping
 from dpmd_fast.kernels.sums.exact import MomentSums
-from dpmd_fast.kernels.sums.moments import CHUNK, Clipping, add_block, record_norms, room_for_block
+from dpmd_fast.kernels.sums.moments import add_moment_block, record_norms
+from dpmd_fast.kernels.sums.pairs import CHUNK, pairs_for_block
 from dpmd_fast.kernels.vector import integers
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
@@ -45,7 +47,7 @@ class Setting:
         self.unit = math.sqrt(1.0 / self.lattice.step)
 
     def total(self, *blocks, n_threads=1):
-        sums = MomentSums(self.index, self.beta, self.tau, self.lattice, HOMOGENEOUS, n_threads)
+        sums = MomentSums(self.index, self.beta, self.tau, self.lattice.steps, HOMOGENEOUS, n_threads)
         for Y in blocks:
             sums.add(Y)
         return sums.total()
@@ -68,7 +70,7 @@ class Setting:
 
     def total_with(self, Y, unit):
         """As `total`, with another `unit` than the one that belongs to the bound."""
-        sums = MomentSums(self.index, self.beta, self.tau, self.lattice, HOMOGENEOUS)
+        sums = MomentSums(self.index, self.beta, self.tau, self.lattice.steps, HOMOGENEOUS)
         sums._clipping = sums._clipping._replace(unit=unit)
         sums.add(Y)
         return sums.total()
@@ -452,20 +454,19 @@ def test_a_record_does_not_feel_its_place_or_its_company(D, beta):
     # not only the integers: also the floating-point numbers they are cut from, to the last bit
     Y, locations, h = wide(D, n=400)
     setting = Setting(locations, h * math.sqrt(max(D, 3) / 3), beta, 0.3)
-    clipping = Clipping(beta, HOMOGENEOUS, setting.tau, setting.unit, setting.bound)
+    clipping = Clipping(setting.tau, setting.unit, setting.bound)
 
     def vectors(Y, n_threads):
-        room = room_for_block(len(locations))
-        add_block(
-            setting.index, clipping, Y, np.zeros((150, *2 * setting.index.rows.shape[1:])), room, n_threads
-        )
+        pairs = pairs_for_block(len(locations))
+        sums = np.zeros((150, *2 * setting.index.rows.shape[1:]))
+        add_moment_block(setting.index, beta, HOMOGENEOUS, clipping, Y, sums, pairs, n_threads)
         found = []
         for start in range(0, len(Y), CHUNK):
             at = start * len(locations)
             for q in range(start, min(start + CHUNK, len(Y))):
-                pairs = slice(at, at + room.reach[q])
-                found.append((room.places[pairs].tobytes(), room.scales[pairs].tobytes()))
-                at = pairs.stop
+                own = slice(at, at + pairs.counts[q])
+                found.append((pairs.places[own].tobytes(), pairs.scales[own].tobytes()))
+                at = own.stop
         return found
 
     ref = vectors(Y, 1)
@@ -544,29 +545,29 @@ def test_moving_on_to_integers(monkeypatch):
     Y, locations, h = wide(5, K=70, n=1000)
     setting = Setting(locations, h)
     ref = setting.total(Y)
-    settled = []
-    settle = dpmd_fast.kernels.sums.exact.ExactSums._settle
+    flushed = []
+    flush = dpmd_fast.kernels.sums.exact.ExactSums._flush
 
     def counted(self):
-        settled.append(self._recent_rows)
-        settle(self)
+        flushed.append(self._recent_rows)
+        flush(self)
 
-    monkeypatch.setattr(dpmd_fast.kernels.sums.exact.ExactSums, "_settle", counted)
+    monkeypatch.setattr(dpmd_fast.kernels.sums.exact.ExactSums, "_flush", counted)
     for rows in (1, 2, 37, 999, 1000):
-        settled.clear()
+        flushed.clear()
         monkeypatch.setattr(dpmd_fast.kernels.sums.exact, "EXACT", rows * setting.bound + 1)
         np.testing.assert_array_equal(setting.total(Y[:500], Y[500:503], Y[503:]), ref)
         if rows == 1000:  # all fit: nothing has to move on
-            assert not settled
+            assert not flushed
             continue
-        assert max(settled) <= rows
-        assert sum(settled) == 1000
-        assert len(settled) >= 1000 // rows
+        assert max(flushed) <= rows
+        assert sum(flushed) == 1000
+        assert len(flushed) >= 1000 // rows
 
 
 def test_more_records_than_64_bits_hold_are_refused():
     setting = Setting(np.zeros((1, 2)), 1.0)
-    sums = MomentSums(setting.index, 2.0, setting.tau, setting.lattice, HOMOGENEOUS)
+    sums = MomentSums(setting.index, 2.0, setting.tau, setting.lattice.steps, HOMOGENEOUS)
     sums.add(np.zeros((3, 2)))
     sums.rows = (1 << 62) // setting.bound - 2
     ref = sums.total()

@@ -219,7 +219,7 @@ def test_four_charts(columns, dim, pull):
     along = np.einsum("aek,ak->ae", frames, gaps)
     weights = masses * np.maximum(share * (h2 - squares), 0.0) ** 2
     steps = weights[:, None] * (offsets - pull * gaps + np.einsum("ae,aek->ak", along, slopes))
-    packed = [quads.in_quads(values) for values in (centers, masses, frames, offsets, slopes)]
+    packed = [quads.pack_quads(values) for values in (centers, masses, frames, offsets, slopes)]
     scratch = np.full((columns + dim + 1, LANES), GUARD)
     out = np.zeros((columns + 2, LANES))
     out[-1] = GUARD
@@ -245,9 +245,9 @@ def test_four_charts(columns, dim, pull):
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_quads_and_back(count, shape):
     values = np.random.default_rng(0).normal(size=(count, *shape))
-    packed = quads.in_quads(values)
+    packed = quads.pack_quads(values)
     assert packed.shape == ((count + 3) // 4, *shape, LANES)
-    np.testing.assert_array_equal(quads.one_by_one(packed, count), values)
+    np.testing.assert_array_equal(quads.unpack_quads(packed, count), values)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 7])

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpmd_fast.kernels.charts import Field
-from dpmd_fast.kernels.sums.exact import apply_fields
+from dpmd_fast.kernels.charts import Field, apply_fields
 from dpmd_fast.mechanisms.atlas.rounds import (
     FIRST_SHARE,
     RESIDUAL_BANDWIDTH,

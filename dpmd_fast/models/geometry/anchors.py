@@ -16,7 +16,6 @@ from dpmd_fast.kernels.charts import make_field, move
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.moments import record_norms
-from dpmd_fast.privacy.lattice import Lattice
 
 Floats = NDArray[np.float64]
 CLIP_SHARE = 0.2  # tau over what a record on an anchor contributes: nearly all are scaled to one norm
@@ -61,7 +60,7 @@ def public_moments(Z: Floats, at: Floats, h: float, c: float, n_threads: int | N
     tau = float(record_norms(index, Z, 2.0, c, n_threads).max())
     if tau == 0.0:
         tau = 1.0
-    sums = MomentSums(index, 2.0, tau, Lattice(tau / _EXACT_ENOUGH, 1, _EXACT_ENOUGH, 1.0), c, n_threads)
+    sums = MomentSums(index, 2.0, tau, (tau / _EXACT_ENOUGH, _EXACT_ENOUGH), c, n_threads)
     sums.add(Z)
     return read_moments(np.asarray(sums.total() * (tau / _EXACT_ENOUGH), dtype=np.float64), h, c)
 

@@ -78,7 +78,7 @@ def moment_flops(pairs: int, case: Case) -> float:
 
 def exact_sums(Y: np.ndarray, index: BallIndex, tau: float, threads: int = THREADS) -> np.ndarray:
     lattice = choose_lattice(BUDGET.mu, tau, "replace-one")
-    sums = MomentSums(index, 2.0, tau, lattice, HOMOGENEOUS, threads)
+    sums = MomentSums(index, 2.0, tau, lattice.steps, HOMOGENEOUS, threads)
     sums.add(Y)
     return sums.total()
 
@@ -155,7 +155,7 @@ def _add_residuals(atlas: Atlas, Y: np.ndarray, threads: int) -> tuple[Callable[
     lattice = choose_lattice(BUDGET.mu, 1.0, "replace-one")
 
     def add() -> None:
-        sums = ResidualSums([field], frames, 1.0, lattice, HOMOGENEOUS, threads)
+        sums = ResidualSums([field], frames, 1.0, lattice.steps, HOMOGENEOUS, threads)
         sums.add(Y)
         sums.total()
 

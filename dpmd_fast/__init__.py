@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dpmd_fast.kernels.cache import disable_unsafe_cache
 from dpmd_fast.privacy.ledger import fingerprinting
 
 if TYPE_CHECKING:
@@ -81,8 +80,6 @@ _HOMES = {
     "compilation": ("warmup",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-disable_unsafe_cache()
 
 
 def _fingerprint(reference: Any, columns: list[str] | None = None) -> str:

@@ -17,6 +17,7 @@ from dpmd_fast.arguments import (
     LARGEST,
     Points,
     check_enough,
+    check_memory,
     checked,
     checked_choice,
     checked_geometry,
@@ -26,7 +27,6 @@ from dpmd_fast.arguments import (
 )
 from dpmd_fast.columns import check_unique, names_of
 from dpmd_fast.errors import UserRuntimeError, UserTypeError, UserValueError
-from dpmd_fast.kernels.sums.exact import check_memory
 from dpmd_fast.mechanisms.algorithm2 import denoise_with_projectors, plan_spend
 from dpmd_fast.mechanisms.moment_denoiser import denoise_with_moments
 from dpmd_fast.mechanisms.spend import LedgerArgument, Mechanism, Terms, check_public, check_terms, prepare

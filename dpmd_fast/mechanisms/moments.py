@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmd_fast.arguments import Points, checked, checked_bandwidth, checked_beta
+from dpmd_fast.arguments import Points, check_memory, checked, checked_bandwidth, checked_beta
 from dpmd_fast.kernels.search.index import BallIndex, build_index
-from dpmd_fast.kernels.sums.exact import MomentSums, check_memory
+from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.moments import record_norms
 from dpmd_fast.mechanisms.spend import (
     LedgerArgument,

@@ -60,7 +60,7 @@ def plain_loop(Y, Z, h, dim, mus, seed, beta=2.0, adjacency="replace-one"):
         index = build_index(X, h)
         tau = natural_tau(index, beta)
         lattice = choose_lattice(mu, tau, adjacency)
-        sums = MomentSums(index, beta, tau, lattice, HOMOGENEOUS)
+        sums = MomentSums(index, beta, tau, lattice.steps, HOMOGENEOUS)
         sums.add(Y)
         values = noisy_sums(sums.total(), lattice, source)
         occupied = [value[-1, -1] >= 3.0 * lattice.noise_scale for value in values]

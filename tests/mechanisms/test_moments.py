@@ -192,7 +192,7 @@ def test_values_are_exact_sums_plus_rounded_normals(D, adjacency):
     index = build_index(locations, 0.7)
     tau = natural_tau(index, 2.5)
     lattice = choose_lattice(BUDGET.mu, tau, adjacency)
-    sums = MomentSums(index, 2.5, tau, lattice, HOMOGENEOUS)
+    sums = MomentSums(index, 2.5, tau, lattice.steps, HOMOGENEOUS)
     sums.add(Y)
     steps = np.rint(release.values / release.lattice)
     # rounding is that of one product and one quotient, far below one step

@@ -222,7 +222,7 @@ def two_steps(effort: float) -> Iterator[Finding]:
             _, index, _, beta, tau, lattice, *_ = call.arguments
             totals = []
             for records in neighbours:
-                sums = MomentSums(index, beta, tau, lattice, HOMOGENEOUS, 1)
+                sums = MomentSums(index, beta, tau, lattice.steps, HOMOGENEOUS, 1)
                 sums.add(records)
                 totals.append(sums.total())
             parts.append(Part(totals[0], totals[1], lattice))

@@ -216,7 +216,7 @@ class Setting:
 
     def sums(self) -> MomentSums:
         """Sums of no record."""
-        return MomentSums(self.index, 2.0, self.tau, self.lattice, HOMOGENEOUS)
+        return MomentSums(self.index, 2.0, self.tau, self.lattice.steps, HOMOGENEOUS)
 
     def total(self, records: Floats) -> Integers:
         """The sums of a data set."""

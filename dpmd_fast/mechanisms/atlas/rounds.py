@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from dpmd_fast.kernels.charts import Field
+from dpmd_fast.kernels.charts import Field, apply_fields
 from dpmd_fast.kernels.search.index import build_index
-from dpmd_fast.kernels.sums.exact import MomentSums, ResidualSums, apply_fields
+from dpmd_fast.kernels.sums.exact import MomentSums, ResidualSums
 from dpmd_fast.kernels.sums.moments import record_norms
 from dpmd_fast.kernels.sums.residuals import make_frames, residual_norms
 from dpmd_fast.mechanisms.spend import Floats, Mechanism

@@ -23,7 +23,6 @@ from dpmd_fast.models.geometry.tuning import (
     SMOOTHING_PASSES,
 )
 from dpmd_fast.models.moments import LocalMoments, read_moments
-from dpmd_fast.privacy.lattice import Steps
 
 Floats = NDArray[np.float64]
 _STEPS = 1 << 31  # of the largest contribution: no noise is added here, so fine steps cost nothing
@@ -56,7 +55,7 @@ def public_moments(Z: Floats, at: Floats, h: float, c: float, n_threads: int | N
     tau = float(record_norms(index, Z, 2.0, c, n_threads).max())
     if tau == 0.0:
         tau = 1.0
-    sums = MomentSums(index, 2.0, tau, Steps(tau / _STEPS, _STEPS), c, n_threads)
+    sums = MomentSums(index, 2.0, tau, (tau / _STEPS, _STEPS), c, n_threads)
     sums.add(Z)
     return read_moments(np.asarray(sums.total() * (tau / _STEPS), dtype=np.float64), c, h, longest=h)
 

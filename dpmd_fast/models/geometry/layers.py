@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpmd_fast.kernels.charts import Field, make_field
 from dpmd_fast.kernels.sums.features import inside_coordinates, subspace_points
-from dpmd_fast.kernels.vector.quads import one_by_one
+from dpmd_fast.kernels.vector.quads import unpack_quads
 
 Floats = NDArray[np.float64]
 
@@ -48,14 +48,14 @@ class Layer:
         """The arrays of a field, in its own order."""
         K, correction = len(made.balls.rows), made.pull == 0.0
         return cls(
-            centers=one_by_one(made.centers, K),
-            tangents=np.ascontiguousarray(one_by_one(made.frames, K).transpose(0, 2, 1)),
-            masses=one_by_one(made.masses, K),
+            centers=unpack_quads(made.centers, K),
+            tangents=np.ascontiguousarray(unpack_quads(made.frames, K).transpose(0, 2, 1)),
+            masses=unpack_quads(made.masses, K),
             bandwidth=made.balls.radius,
             passes=made.passes,
             strength=made.strength,
-            offsets=one_by_one(made.offsets, K) if correction else None,
-            slopes=one_by_one(made.slopes, K) if correction else None,
+            offsets=unpack_quads(made.offsets, K) if correction else None,
+            slopes=unpack_quads(made.slopes, K) if correction else None,
         )
 
     def field(self) -> Field:

@@ -56,6 +56,6 @@ class Charts(Suite):
     def time_residual_sums(self, D, threads):
         """With the move of every record that comes first."""
         lattice = choose_lattice(1.0, 1.0, "replace-one")
-        sums = ResidualSums([self.field], self.frames, 1.0, lattice, 0.1, threads)
+        sums = ResidualSums([self.field], self.frames, 1.0, lattice.steps, 0.1, threads)
         sums.add(self.X)
         sums.total()

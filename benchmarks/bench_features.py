@@ -33,6 +33,6 @@ class Features(Suite):
         subspace_points(self.inside, self.center, self.basis, THREADS)
 
     def time_feature_sums(self, D):
-        sums = FeatureSums(D, 1.0, choose_lattice(1.0, 1.0, "replace-one"), THREADS)
+        sums = FeatureSums(D, 1.0, choose_lattice(1.0, 1.0, "replace-one").steps, THREADS)
         sums.add(self.Y)
         sums.total()

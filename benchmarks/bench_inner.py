@@ -9,7 +9,7 @@ from dpmd_fast.kernels.charts import make_field
 from dpmd_fast.kernels.eigen.iteration import leading_rows, scratch
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.vector.bits import ball_masks
-from dpmd_fast.kernels.vector.gather import add_differences, add_outers_four, closer
+from dpmd_fast.kernels.vector.gather import add_differences, add_outers_four, append_inside
 from dpmd_fast.kernels.vector.integers import pack_truncated, truncated_square
 from dpmd_fast.kernels.vector.lanes import LANES, dot, square_distance
 from dpmd_fast.kernels.vector.tiles import add_gram, multiply_symmetric
@@ -67,7 +67,7 @@ def masks(x, leaf, half_norms, rests, out, turns):
 def gathered(X, word, places, tents, inside, out, turns):
     width, end = X.shape[1], 0
     for _ in range(turns):
-        end = closer(word, X, 0, X, 0, width, 1e9, 1.0, places, tents, 0, inside)
+        end = append_inside(word, X, 0, X, 0, width, 1e9, 1.0, places, tents, 0, inside)
         add_differences(tents, places, 0, end, X, X, 0, out, width)
     return end
 

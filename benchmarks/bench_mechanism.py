@@ -4,9 +4,15 @@ import numpy as np
 
 from dpmd_fast.kernels.noise import exact_normal, normal
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.exact_noise import CHUNK, rounded_normals
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.privacy.noise import noisy_means, noisy_projectors, noisy_sums, standard_normals
+from dpmd_fast.privacy.noise import (
+    CHUNK,
+    noisy_means,
+    noisy_projectors,
+    noisy_sums,
+    rounded_normals,
+    standard_normals,
+)
 
 from .common import THREADS, Suite, best_seconds, sized
 

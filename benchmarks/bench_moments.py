@@ -10,10 +10,11 @@ import numpy as np
 from dpmd_fast import Budget, DPManifoldDenoiser, LargeDeltaWarning, paper_bandwidth, release_moments
 from dpmd_fast.kernels.search.balls import count_neighbors
 from dpmd_fast.kernels.search.index import build_index
-from dpmd_fast.kernels.sums.exact import MomentSums
-from dpmd_fast.kernels.sums.moments import record_norms, symmetric_integers
+from dpmd_fast.kernels.sums.exact import MomentSums, symmetric_integers
+from dpmd_fast.kernels.sums.moments import record_norms
 from dpmd_fast.lab.datasets import circle, distance_to_manifold
-from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.mechanisms.moments import natural_tau
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.privacy.lattice import choose_lattice
 
 from .common import (
@@ -46,7 +47,7 @@ class Sums(Suite):
         self.time_sums(case, threads)
 
     def time_sums(self, case, threads):
-        sums = MomentSums(self.index, 2.0, self.tau, self.lattice, HOMOGENEOUS, threads)
+        sums = MomentSums(self.index, 2.0, self.tau, self.lattice.steps, HOMOGENEOUS, threads)
         sums.add(self.Y)
         sums.total()
 

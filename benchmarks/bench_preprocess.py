@@ -5,8 +5,11 @@ import warnings
 import numpy as np
 
 from dpmd_fast import Budget, Preprocessor, private_preprocessor
+from dpmd_fast.mechanisms.preprocessor import noisy_counts
+from dpmd_fast.models.quantiles import fitted_counts
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.quantiles import Grid, NestedCounts, fitted_counts, nested_lattice, noisy_counts
+from dpmd_fast.privacy.histograms import Grid, nested_lattice
+from dpmd_fast.reference.histograms import NestedCounts
 
 from .common import Suite, sized
 

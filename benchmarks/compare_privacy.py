@@ -23,8 +23,7 @@ from benchmarks.noise import noise_rates
 from dpmd_fast import Budget, release_moments
 from dpmd_fast.privacy.accounting import gdp_epsilon, gdp_mu, zcdp_epsilon
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.exact_noise import rounded_normals
-from dpmd_fast.privacy.noise import standard_normals
+from dpmd_fast.privacy.noise import rounded_normals, standard_normals
 
 DELTA = 1e-6
 

@@ -34,11 +34,11 @@ from dpmd_fast.kernels.sums.exact import MomentSums, ResidualSums
 from dpmd_fast.kernels.sums.residuals import ResidualFrames, make_frames
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.lab.datasets import bounded_noise, make_shape, simulate
-from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.mechanisms.moments import natural_tau
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.exact_noise import rounded_normals
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.privacy.noise import standard_normals
+from dpmd_fast.privacy.noise import rounded_normals, standard_normals
 
 SECTIONS = ("limits", "stages", "parts")
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
@@ -78,7 +78,7 @@ def moment_flops(pairs: int, case: Case) -> float:
 
 def exact_sums(Y: np.ndarray, index: BallIndex, tau: float, threads: int = THREADS) -> np.ndarray:
     lattice = choose_lattice(BUDGET.mu, tau, "replace-one")
-    sums = MomentSums(index, 2.0, tau, lattice, HOMOGENEOUS, threads)
+    sums = MomentSums(index, 2.0, tau, lattice.steps, HOMOGENEOUS, threads)
     sums.add(Y)
     return sums.total()
 
@@ -155,7 +155,7 @@ def _add_residuals(atlas: Atlas, Y: np.ndarray, threads: int) -> tuple[Callable[
     lattice = choose_lattice(BUDGET.mu, 1.0, "replace-one")
 
     def add() -> None:
-        sums = ResidualSums([field], frames, 1.0, lattice, HOMOGENEOUS, threads)
+        sums = ResidualSums([field], frames, 1.0, lattice.steps, HOMOGENEOUS, threads)
         sums.add(Y)
         sums.total()
 

@@ -34,7 +34,8 @@ from dpmd_fast.kernels.search.balls import count_neighbors
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.lab.datasets import bounded_noise, sphere
-from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.mechanisms.moments import natural_tau
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.privacy.lattice import choose_lattice
 
 SECTIONS = ("sums", "parquet")
@@ -118,7 +119,7 @@ def compare_case(case: Case, order: int, repeats: int) -> Sums:
     C = np.empty_like(A)
 
     def ours() -> np.ndarray:
-        sums = MomentSums(build_index(locations, h, THREADS), 2.0, tau, lattice, HOMOGENEOUS, THREADS)
+        sums = MomentSums(build_index(locations, h, THREADS), 2.0, tau, lattice.steps, HOMOGENEOUS, THREADS)
         sums.add(Y)
         return sums.total()
 

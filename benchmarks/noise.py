@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a sc
 
 from benchmarks.common import THREADS, best_seconds
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.exact_noise import rounded_normals
+from dpmd_fast.privacy.noise import rounded_normals
 
 DEVIATION = 2**28
 

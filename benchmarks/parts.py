@@ -32,8 +32,8 @@ _COUNTED = 2_000  # points for which charts are counted
 
 PARTS = {
     "records moved by the charts so far": (charts, "_move"),
-    "charts in reach, coordinates, norm, integer check": (residuals, "_reach"),
-    "pairs sorted by chart": (residuals, "by_location"),
+    "charts in reach, coordinates, norm, integer check": (residuals, "_clip_block"),
+    "pairs sorted by chart": (residuals, "sort_by_location"),
     "products of integer vectors": (residuals, "_accumulate"),
 }
 

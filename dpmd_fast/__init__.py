@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dpmd_fast.kernels.cache import disable_unsafe_cache
+from dpmd_fast.privacy.ledger import fingerprinting
 
 if TYPE_CHECKING:
     from dpmd_fast.baselines.gradient_descent import DescentResult, gradient_descent
@@ -81,7 +81,14 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-disable_unsafe_cache()
+
+def _fingerprint(reference: Any, columns: list[str] | None = None) -> str:
+    from dpmd_fast.reference.sources.fingerprint import fingerprint_of
+
+    return fingerprint_of(reference, columns)
+
+
+fingerprinting.compute = _fingerprint  # privacy/ may not import reference/
 
 
 def __getattr__(name: str) -> Any:

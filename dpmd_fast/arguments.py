@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.errors import UserTypeError, UserValueError
+from dpmd_fast.errors import UserMemoryError, UserTypeError, UserValueError
 
 Points = NDArray[np.floating[Any]]
 
@@ -24,6 +24,7 @@ LARGEST = 1e100
 _LONGEST_SHOWN = 200  # characters of an argument in a message
 _SMALLEST = 1e-40
 _MOST_STEPS = 100_000
+_MOMENT_COPIES = 4  # of the sums of moments, from floats to what is released
 _LEAST_SPREAD = 1e-30  # of anchors: bandwidths and files have a smallest size
 
 
@@ -205,6 +206,18 @@ def check_enough(name: str, rows: int, dim: int) -> None:
     """Refuse a reference of fewer than dim + 2 points."""
     if rows < dim + 2:
         raise UserValueError(f"{name} has {rows} sample(s): must have at least dim + 2 = {dim + 2}")
+
+
+def check_memory(locations: int, columns: int) -> None:
+    """Refuse, before a spend, moments of so many locations that there is no memory for them."""
+    size = _MOMENT_COPIES * 8 * locations * (columns + 1) ** 2
+    try:
+        np.empty(size, np.uint8)
+    except MemoryError:
+        raise UserMemoryError(
+            f"moments of {locations} locations in {columns} columns need {size / 2**30:.1f} GB, more than "
+            "there is: take fewer locations"
+        ) from None
 
 
 def check_range(name: str, array: Points) -> None:

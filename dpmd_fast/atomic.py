@@ -87,7 +87,7 @@ def sync_folder(folder: str) -> None:
             os.close(descriptor)
 
 
-def identity(path: object) -> tuple[int, int] | None:
+def file_identity(path: object) -> tuple[int, int] | None:
     """Return what all names of one file share (device and inode), or None if there is no such file."""
     try:
         found = os.stat(path)  # type: ignore[arg-type]

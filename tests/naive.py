@@ -430,12 +430,42 @@ def clipped_moments(locations, Y, h, beta, c, tau):
     return sums
 
 
+def clipped_vectors(features, norm, tau, unit, length, bound):
+    """The integer vectors that a record adds: a dictionary from place to list, empty if it adds nothing.
+
+    `features` is a function of the factor: a dictionary from place to list of numbers to truncate. The first
+    factor for which the bound holds, in Python's integers, is taken.
+    """
+    if not 0.0 < norm < math.inf:
+        return {}
+    factor = unit * math.sqrt(min(1.0, tau / norm)) / length
+    shrink = 2.0**-50
+    while shrink < 0.5:
+        scaled = features(factor)
+        if all_finite([value for vector in scaled.values() for value in vector]):
+            vectors = {place: [math.trunc(value) for value in vector] for place, vector in scaled.items()}
+            total = sum(sum(entry * entry for entry in vector) ** 2 for vector in vectors.values())
+            if total <= bound * bound:
+                return vectors
+        factor *= 1.0 - shrink
+        shrink *= 2.0
+    return {}
+
+
+def add_outer_products(sums, vectors):
+    """Add v v^T to the sums at each place, in Python's integers."""
+    for place, vector in vectors.items():
+        for j in range(len(vector)):
+            for k in range(len(vector)):
+                sums[place, j, k] += vector[j] * vector[k]
+
+
 def moment_vectors(locations, y, h, beta, c, tau, unit, bound):
     """The integer vectors that record y adds: a dictionary from location to list, sqrt(c) last.
 
     Floating point is used in the order of the kernel, and `locations` must come in the order of its leaves:
     where the squared distances are exact, so that their order does not matter, every bit is that of the
-    kernel. The bound is checked in Python's integers.
+    kernel.
     """
     D = len(y)
     h2 = h * h
@@ -454,26 +484,16 @@ def moment_vectors(locations, y, h, beta, c, tau, unit, bound):
         norm = weight * (c + share * r2)
         square += norm * norm
         roots[a] = t if beta == 2.0 else math.sqrt(weight)
-    norm = math.sqrt(square)
-    if norm == 0.0:
-        return {}
-    factor = unit * math.sqrt(min(1.0, tau / norm)) / h
     lead = h * math.sqrt(c)
-    shrink = 2.0**-50
-    while shrink < 0.5:
-        vectors = {}
-        total = 0
+
+    def features(factor):
+        scaled = {}
         for a, root in roots.items():
             scale = factor * root
-            vector = [math.trunc(scale * (float(y[k]) - float(locations[a][k]))) for k in range(D)]
-            vector.append(math.trunc(scale * lead))
-            vectors[a] = vector
-            total += sum(entry * entry for entry in vector) ** 2
-        if total <= bound * bound:
-            return vectors
-        factor *= 1.0 - shrink
-        shrink *= 2.0
-    return {}
+            scaled[a] = [scale * (float(y[k]) - float(locations[a][k])) for k in range(D)] + [scale * lead]
+        return scaled
+
+    return clipped_vectors(features, math.sqrt(square), tau, unit, h, bound)
 
 
 def moment_sums(locations, Y, h, beta, c, tau, unit, bound):
@@ -481,10 +501,7 @@ def moment_sums(locations, Y, h, beta, c, tau, unit, bound):
     K, D = locations.shape
     sums = np.zeros((K, D + 1, D + 1), dtype=object)
     for y in Y:
-        for a, vector in moment_vectors(locations, y, h, beta, c, tau, unit, bound).items():
-            for j in range(D + 1):
-                for k in range(D + 1):
-                    sums[a, j, k] += vector[j] * vector[k]
+        add_outer_products(sums, moment_vectors(locations, y, h, beta, c, tau, unit, bound))
     return sums
 
 
@@ -571,6 +588,51 @@ def residual_moments(X, R, centers, tangents, h, normal, c, tau):
             square += float((matrix**2).sum())
         for a, matrix in parts:
             sums[a] += matrix * min(1.0, tau / math.sqrt(square))
+    return sums
+
+
+def residual_sums(X, R, centers, tangents, h, normal, c, tau, unit, bound):
+    """Sums over records (x, r) of v v^T at each chart, in Python's integers (K, F, F).
+
+    Every bit is that of the kernel where products of coordinates are exact and charts are in leaf order.
+    """
+    K, D, d = tangents.shape
+    sums = np.zeros((K, d + D + 1, d + D + 1), dtype=object)
+    share, lead = 1.0 / (h * h), math.sqrt(c)
+    for x, r in zip(X, R, strict=True):
+        residual2 = squared_norm(r) / (normal * normal)
+        roots, along, square = {}, {}, 0.0
+        for a in range(K):
+            t = share * (h * h - squared_distance(x, centers[a])) - residual2
+            if not (residual2 < 1.0 and t > 0.0):
+                continue
+            roots[a] = t
+            along[a] = [sum(tangents[a, k, e] * (x[k] - centers[a, k]) for k in range(D)) for e in range(d)]
+            norm = t * t * (c + share * squared_norm(along[a]) + residual2)
+            square += norm * norm
+
+        def features(factor, r=r, roots=roots, along=along):
+            scaled = {}
+            for a, root in roots.items():
+                scale = factor * root
+                tangential = [scale / h * value for value in along[a]]
+                scaled[a] = [*tangential, *(scale / normal * value for value in r), scale * lead]
+            return scaled
+
+        add_outer_products(sums, clipped_vectors(features, math.sqrt(square), tau, unit, 1.0, bound))
+    return sums
+
+
+def feature_sums(features, tau, unit, bound):
+    """Sum over records f of v v^T in Python's integers (1, F, F)."""
+    F = features.shape[1]
+    sums = np.zeros((1, F, F), dtype=object)
+    for f in features:
+
+        def scaled(factor, f=f):
+            return {0: [factor * value for value in f]}
+
+        add_outer_products(sums, clipped_vectors(scaled, squared_norm(f), tau, unit, 1.0, bound))
     return sums
 
 

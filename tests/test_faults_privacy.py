@@ -20,9 +20,8 @@ from dpmd_fast import Budget, Ledger, ManifoldDenoiser, release_atlas, release_m
 from dpmd_fast.cli import main
 from dpmd_fast.kernels.noise import exact_normal, normal
 from dpmd_fast.privacy.entropy import EntropySource, open_source
-from dpmd_fast.privacy.exact_noise import rounded_normals
 from dpmd_fast.privacy.ledger import store as ledger_store
-from dpmd_fast.privacy.noise import noisy_projectors
+from dpmd_fast.privacy.noise import noisy_projectors, rounded_normals
 
 BUDGET = Budget(1.0, 1e-6)
 # Root may write everything; without this capability it is held by permissions, as others are.
@@ -229,15 +228,15 @@ def test_a_clock_that_runs_back(here, shim):  # noqa: F811
 # --- the folder for compiled kernels
 
 DRAW = """
-    import json, warnings
+    import json, os, warnings
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         import dpmd_fast
-    from dpmd_fast.kernels import jit
-    from dpmd_fast.privacy.entropy import open_source
-    from dpmd_fast.privacy.exact_noise import rounded_normals
+        from dpmd_fast.privacy.entropy import open_source
+        from dpmd_fast.privacy.noise import rounded_normals
     values = rounded_normals(open_source(1), 5, 2**20, 1).tolist()
-    print(json.dumps([jit.CACHE, [str(one.message) for one in told], values, dpmd_fast.__file__]))
+    cached = os.environ.get("DPMD_FAST_CACHE") != "0"
+    print(json.dumps([cached, [str(one.message) for one in told], values, dpmd_fast.__file__]))
 """
 
 
@@ -359,10 +358,10 @@ def test_noise_that_was_not_made_is_not_released(monkeypatch):
 def test_records_that_were_not_clipped_are_not_released(here, monkeypatch):  # noqa: F811
     paid = {"bandwidth": 0.6, "budget": BUDGET, "ledger": "budget.db", "dataset": "clinic"}
     told = r"failed after its debit, .*a thread found no memory"
-    monkeypatch.setattr("dpmd_fast.kernels.sums.residuals._reach", nothing)
+    monkeypatch.setattr("dpmd_fast.kernels.sums.residuals._clip_block", nothing)
     with pytest.raises(RuntimeError, match=told):
         release_atlas(Y, Z, dim=1, rounds=2, **paid)
-    monkeypatch.setattr("dpmd_fast.kernels.sums.moments._reach", nothing)
+    monkeypatch.setattr("dpmd_fast.kernels.sums.moments._clip_block", nothing)
     with pytest.raises(RuntimeError, match=told):
         release_moments(Y, Z[:5], tau=1.0, **paid)
     assert len(history(here)) == 2

@@ -22,12 +22,12 @@ _T = TypeVar("_T")
 
 def check_outputs(outputs: Sequence[str | None], force: bool, inputs: Sequence[str | None]) -> None:
     """Refuse outputs that cannot be written, and outputs that are inputs."""
-    from dpmd_fast.atomic import check_target, identity
+    from dpmd_fast.atomic import check_target, file_identity
 
-    read = {identity(path) for path in inputs if path is not None} - {None}
+    read = {file_identity(path) for path in inputs if path is not None} - {None}
     written = [path for path in outputs if path is not None]
     for path in written:
-        if identity(path) in read:
+        if file_identity(path) in read:
             raise UserValueError(f"{path} is read by this command: the output must be another file")
         check_target(path, overwrite=force)
     if len({os.path.abspath(path) for path in written}) < len(written):
@@ -39,7 +39,8 @@ def rescued(output: str, save: Callable[[str], _T]) -> _T:
     try:
         return save(output)
     except OSError as problem:
-        reason = message_of(problem)
+        known = isinstance(problem, UserOSError)
+        reason = message_of(problem) if known else f"{output} could not be written: {problem.strerror}"
         spare = _spare(os.path.basename(output), save)
     if spare is None:
         raise UserOSError(f"{reason}; the budget is spent, and the result could not be saved elsewhere")

@@ -186,7 +186,7 @@ def _denoised(
 
     from dpmd_fast.arguments import LARGEST
     from dpmd_fast.cli.reference import Watched, open_private
-    from dpmd_fast.reference.sources.open import check_valid
+    from dpmd_fast.reference.sources.validity import check_valid
 
     source = open_private(references, names, model.batch_rows)
     with progress("reading the reference", " rows" if model.adjacency == "replace-one" else None) as bar:

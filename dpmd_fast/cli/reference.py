@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dpmd_fast.arguments import Points
-from dpmd_fast.atomic import identity
+from dpmd_fast.atomic import file_identity
 from dpmd_fast.cli.console import Bar
 from dpmd_fast.columns import checked_columns
 from dpmd_fast.errors import UserFileNotFoundError, UserValueError
@@ -53,10 +53,11 @@ def open_private(
 
 
 def _load(path: str, suffix: str, columns: list[str] | None) -> Any:
-    from dpmd_fast.reference.sources.array_files import array_file, arrow_table_file
+    from dpmd_fast.reference.sources.ipc import look_at_ipc
+    from dpmd_fast.reference.sources.npy import look_at_npy
 
     if suffix not in _IN_MEMORY:
-        return array_file(path) if suffix == ".npy" else arrow_table_file(path)
+        return look_at_npy(path) if suffix == ".npy" else look_at_ipc(path)
     import pyarrow as pa
     from pyarrow import csv
 
@@ -85,7 +86,8 @@ def names_in(path: str) -> tuple[str, ...] | None:
 
 def check_apart(paths: Sequence[str], public: str, name: str) -> None:
     """Refuse public points that come from a file of the reference."""
-    if identity(public) is not None and identity(public) in {identity(path) for path in paths}:
+    mine = file_identity(public)
+    if mine is not None and mine in {file_identity(path) for path in paths}:
         raise UserValueError(
             f"{name}: {public} is the reference; must be public points, since taking them from the private "
             "reference would void the guarantee"

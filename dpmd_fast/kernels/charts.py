@@ -22,7 +22,7 @@ from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask
 from dpmd_fast.kernels.vector.lanes import LANES
-from dpmd_fast.kernels.vector.quads import add_four_charts, in_quads
+from dpmd_fast.kernels.vector.quads import add_four_charts, pack_quads
 
 _CHUNK = 128  # points that one call of the inner function moves
 
@@ -56,7 +56,7 @@ def make_field(
     index = build_index(centers, bandwidth, 1, finest=LANES)
 
     def arranged(values: np.ndarray) -> np.ndarray:
-        return in_quads(np.asarray(values)[index.order])
+        return pack_quads(np.asarray(values)[index.order])
 
     rows = arranged(np.asarray(frames).transpose(0, 2, 1))
     return Field(
@@ -82,6 +82,16 @@ def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.
         _move(index, index.sizes[index.leaf_nodes], *field[1:], moved, reached)
     if (marks > 1).any():
         raise MemoryError("points could not be moved: a thread found no memory")
+    return moved, reached
+
+
+def apply_fields(
+    fields: list[Field], X: np.ndarray, n_threads: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Move the rows of `X` by one field after the other; return whether the first had charts in reach."""
+    moved, reached = move(fields[0], X, n_threads)
+    for field in fields[1:]:
+        moved = move(field, moved, n_threads)[0]
     return moved, reached
 
 

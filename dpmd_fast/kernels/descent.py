@@ -15,7 +15,7 @@ import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.projectors import power
-from dpmd_fast.kernels.search.balls import point_masks, search_room
+from dpmd_fast.kernels.search.balls import point_masks, search_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_point
 from dpmd_fast.kernels.vector.bits import count_ones, count_trailing_zeros
 from dpmd_fast.kernels.vector.lanes import dot, square_distance
@@ -47,10 +47,10 @@ def descend(
 def _neighbors(index, x):
     """Row numbers and kernel arguments t = 1 - |x - y|^2 / h^2 of the reference points in the ball."""
     width = index.rows.shape[1]
-    room = search_room(index)
-    point = room[2]
-    length = sketch_point(index, x, 0, point, room[3], room[4])
-    leaves, masks = room[0], room[1][0]
+    scratch = search_scratch(index)
+    point = scratch[2]
+    length = sketch_point(index, x, 0, point, scratch[3], scratch[4])
+    leaves, masks = scratch[0], scratch[1][0]
     found = point_masks(index, x, 0, point, length, leaves, masks)
     count = 0
     for f in range(found):

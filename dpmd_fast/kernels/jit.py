@@ -1,9 +1,11 @@
-"""The one place that calls ``numba.njit``: compiler flags, cache switch, thread limits.
+"""The one place that calls ``numba.njit``: compiler flags, the cache of compiled code, thread limits.
 
-Kernels are compiled on first use and cached on disk beside the package, or in ``NUMBA_CACHE_DIR``
-where the installation is read-only. ``DPMD_FAST_CACHE=0`` switches the cache off (the tests do:
-and a change in any kernel file makes all compiled code stale). ``fastmath`` is never set: it
-would let the compiler drop the NaN guards and re-order the sums that the tests compare bit for bit.
+Kernels are compiled on first use. Compiled code is kept in the folder that Numba chooses for each source
+file: below ``NUMBA_CACHE_DIR``, else in ``__pycache__`` beside the file, else in the user's cache folder. A
+change in any kernel file makes all of it stale. ``DPMD_FAST_CACHE=0`` switches the cache off (tests do).
+
+``fastmath`` is never set: it would let the compiler drop the NaN guards and re-order the sums that the tests
+compare bit for bit.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import functools
 import hashlib
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -22,7 +25,7 @@ import numba
 _config: Any = numba.config
 _njit: Any = numba.njit
 
-CACHE = os.environ.get("DPMD_FAST_CACHE", "1") != "0"
+_SWITCH = "DPMD_FAST_CACHE"
 JIT_DISABLED = bool(_config.DISABLE_JIT)
 
 prange = numba.prange
@@ -32,25 +35,46 @@ def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False
     """Compile `function` in nopython mode, to be called from Python or from other kernels."""
     if function is None:
         return functools.partial(kernel, parallel=parallel)
-    return _keyed(_njit(cache=CACHE, nogil=True, error_model="numpy", parallel=parallel)(function))
+    return _compiled(function, parallel=parallel)
 
 
-def device(function: Callable[..., Any] | None = None, *, inline: bool = False) -> Any:
+def device(function: Callable[..., Any] | None = None, *, inline: bool = False, generic: bool = False) -> Any:
     """Compile a helper that only kernels call; `inline` puts its code into the caller.
 
     It gets no wrapper for Python: Numba would optimise that wrapper again inside every caller, and
     unpacking an index of a dozen arrays is most of the code of a small helper. Handing
     such an index over costs about 100 ns a call, so what is called for every leaf goes inline.
+
+    A `generic` helper takes other device functions as arguments. Numba compiles it anew for each of them, so
+    calling them costs nothing, but it cannot find such code in the cache again: only the kernel that it
+    becomes part of is cached.
     """
     if function is None:
-        return functools.partial(device, inline=inline)
+        return functools.partial(device, inline=inline, generic=generic)
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": inline}
-    return _keyed(_njit(cache=CACHE, nogil=True, error_model="numpy", **options)(function))
+    return _compiled(function, cache=not generic, **options)
+
+
+def _compiled(function: Callable[..., Any], *, cache: bool = True, **options: Any) -> Any:
+    """Compile `function`, and cache it if that is allowed and Numba finds a folder it can write."""
+    compiler = functools.partial(_njit, nogil=True, error_model="numpy", **options)
+    if cache and os.environ.get(_SWITCH, "1") != "0":
+        try:
+            return _keyed(compiler(cache=True)(function))
+        except RuntimeError:  # no folder, as on a read-only installation without a home
+            os.environ[_SWITCH] = "0"  # for all other kernels, and for child processes
+            warnings.warn(
+                "there is no writable folder for compiled kernels: every process compiles them again, which "
+                "takes a minute or two; set NUMBA_CACHE_DIR to a folder that can be written",
+                UserWarning,
+                stacklevel=3,
+            )
+    return compiler()(function)
 
 
 @functools.cache
 def _digest() -> str:
-    """Of the sources of all kernels."""
+    """Return a digest of the sources of all kernels."""
     total = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         total.update(path.read_bytes())
@@ -66,32 +90,32 @@ def _keyed(dispatcher: Any) -> Any:
     file = getattr(cache, "_cache_file", None)
     if file is not None:
         file._source_stamp = (file._source_stamp, _digest())
-        _forgive(cache)
+        _ignore_cache_errors(cache)
     return dispatcher
 
 
-def _forgive(cache: Any) -> None:
+def _ignore_cache_errors(cache: Any) -> None:
     """Let a folder that is full, read-only or damaged cost time only: compile, and keep nothing."""
     load, save = cache.load_overload, cache.save_overload
 
-    def load_or_not(signature: Any, context: Any) -> Any:
+    def try_load(signature: Any, context: Any) -> Any:
         try:
             return load(signature, context)
         except Exception:  # of a damaged file: anything
             return None
 
-    def save_or_not(signature: Any, data: Any) -> None:
+    def try_save(signature: Any, data: Any) -> None:
         with suppress(Exception):
             save(signature, data)
 
-    cache.load_overload, cache.save_overload = load_or_not, save_or_not
+    cache.load_overload, cache.save_overload = try_load, try_save
 
 
 _first_parallel_pid: int | None = None
 
 
 def resolve_threads(n_threads: int | None) -> int:
-    """Number of threads a kernel will use: all that Numba may use, or fewer if asked."""
+    """Return the number of threads a kernel will use: all that Numba may use, or fewer if asked."""
     most = int(_config.NUMBA_NUM_THREADS)
     if n_threads is None:
         return min(int(numba.get_num_threads()), most)
@@ -120,7 +144,7 @@ def threads(n_threads: int | None = None, chunk: int = 0) -> Iterator[int]:
 
 
 def single_blas() -> Any:
-    """A block in which BLAS uses one thread: its sums then have one order on every machine of a kind."""
+    """Return a context in which BLAS uses one thread: its sums have one order on all machines of a kind."""
     return _single_blas
 
 
@@ -153,7 +177,7 @@ _one_at_a_time = threading.RLock()
 
 
 def _serial_layer() -> bool:
-    """Whether the threading layer cannot serve two Python threads at once, or is not chosen yet."""
+    """Return whether the threading layer cannot serve two Python threads at once, or is not chosen yet."""
     try:
         return bool(numba.threading_layer() == "workqueue")
     except ValueError:
@@ -161,7 +185,7 @@ def _serial_layer() -> bool:
 
 
 def _before_fork() -> None:
-    """Other Numba code that ran in parallel counts as a use: its layer cannot go on in the child either."""
+    """Count other Numba code that ran in parallel as a use: its layer cannot go on in the child either."""
     global _first_parallel_pid
     if _first_parallel_pid is None:
         with suppress(ValueError):  # no layer is running
@@ -187,7 +211,7 @@ def _blas() -> Any:
 
 
 def _refuse_after_fork() -> None:
-    """GNU OpenMP aborts a forked child that enters a parallel region; say so before it does."""
+    """Refuse to run in a forked child that GNU OpenMP would abort as it enters a parallel region."""
     global _first_parallel_pid
     pid = os.getpid()
     if _first_parallel_pid is None:

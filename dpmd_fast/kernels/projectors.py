@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.search.balls import find_leaves, near_masks, square_norm, walk_room
+from dpmd_fast.kernels.search.balls import find_leaves, near_masks, square_norm, walk_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
-from dpmd_fast.kernels.vector.gather import add_differences, add_outers_four, closer, fetch_ahead
+from dpmd_fast.kernels.vector.gather import add_differences, add_outers_four, append_inside, fetch_ahead
 from dpmd_fast.kernels.vector.lanes import (
     LANES,
     center_block,
@@ -121,7 +121,7 @@ def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, ma
     roots = np.empty(2 * LEAF + 1)
     weights = np.empty(2 * LEAF + 1)
     inside = np.empty(1, np.int64)
-    walk = walk_room(index)
+    walk = walk_scratch(index)
     for q in range(first, last):
         point = points[q]
         size = square_norm(point)
@@ -138,7 +138,7 @@ def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, ma
             ahead = 0 if stop > LEAF else LEAF
             end = ahead
             if f < found:
-                end = closer(
+                end = append_inside(
                     near[f],
                     X,
                     q * width,

@@ -17,7 +17,7 @@ import numpy as np
 from dpmd_fast.kernels.eigen.iteration import arbitrary_start, leading_rows, scratch
 from dpmd_fast.kernels.eigen.tridiagonal import top_subspaces
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.search.balls import find_leaves, leaf_masks, point_masks, walk_room
+from dpmd_fast.kernels.search.balls import find_leaves, leaf_masks, point_masks, walk_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.vector.bits import count_ones, count_trailing_zeros
 from dpmd_fast.kernels.vector.lanes import LANES, center_block, pack, square_distance
@@ -209,7 +209,7 @@ def _tangents_of_leaf(index, leaf, bases, counts, hard):
     here = min(LEAF, n - leaf * LEAF)
     leaves = np.empty(n_leaves, np.int64)
     node = index.leaf_nodes[leaf]
-    walk = walk_room(index)
+    walk = walk_scratch(index)
     found = find_leaves(index, index.low[node], index.high[node], index.sizes[node], leaves, walk)
     masks = np.empty((here, found), np.uint64)
     leaf_masks(index, leaf, leaves, found, masks)

@@ -17,33 +17,26 @@ from dpmd_fast.arguments import (
     LARGEST,
     Points,
     check_enough,
+    check_memory,
     checked,
     checked_choice,
     checked_geometry,
-    checked_integer,
     checked_points,
     checked_steps,
     checked_threads,
 )
 from dpmd_fast.columns import check_unique, names_of
 from dpmd_fast.errors import UserRuntimeError, UserTypeError, UserValueError
-from dpmd_fast.kernels.sums.exact import check_memory
 from dpmd_fast.mechanisms.algorithm2 import denoise_with_projectors, plan_spend
 from dpmd_fast.mechanisms.moment_denoiser import denoise_with_moments
-from dpmd_fast.privacy.budget import Budget, BudgetExceeded, check_budget, resolve_steps
-from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
+from dpmd_fast.mechanisms.spend import LedgerArgument, Mechanism, Terms, check_public, check_terms, prepare
+from dpmd_fast.privacy.budget import Budget, BudgetExceeded, resolve_steps
+from dpmd_fast.privacy.guarantee import warn_large_delta
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.privacy.ledger.charge import Charge, budget_parameters, open_account
-from dpmd_fast.privacy.ledger.ledger import Ledger
-from dpmd_fast.reference.local_pca import FittedReference, fit_reference, like_queries
-from dpmd_fast.reference.sources.open import (
-    ReferenceSource,
-    check_public,
-    check_valid,
-    is_table_or_file,
-    open_reference,
-)
+from dpmd_fast.reference.local_pca import FittedReference, Floats, fit_reference, like_queries
+from dpmd_fast.reference.sources.base import ReferenceSource
+from dpmd_fast.reference.sources.open import is_table_or_file, open_reference
+from dpmd_fast.reference.sources.validity import check_valid
 
 
 class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -123,7 +116,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         sensitivity_constant: float = 1.0,
         adjacency: str = "replace-one",
         *,
-        ledger: Ledger | str | os.PathLike[str] | None = None,
+        ledger: LedgerArgument = None,
         dataset: str | None = None,
         seed: int | None = None,
         n_threads: int | None = None,
@@ -151,7 +144,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         "moments" takes what `release_moments` takes, tables and Parquet files among them, and reads it again
         in `transform`; "projector" takes an array or a DataFrame and does local PCA at every row.
         """
-        steps, _ = self._checked()
+        _, steps, _ = self._checked()
         fitted: FittedReference | ReferenceSource
         if self.mechanism == "projector":
             fitted = self._fit_projectors(X)
@@ -169,83 +162,85 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: ArrayLike) -> Any:
         """Denoise the public queries `X`, spending the budget; float32 in, float32 out."""
         check_is_fitted(self)
+        terms, steps, constant = self._checked()
         queries = checked_points("X", X)
         check_unique("X", names_of(X))
         validate_data(self, X, skip_check_array=True, reset=False)
         check_public("X", X, self._given)
-        steps, constant = self._checked()
         if self.mechanism != self._fitted_mechanism:
             raise UserValueError(
                 f"mechanism = {self.mechanism!r}: the reference was fitted for another", argument="mechanism"
             )
-        source = open_source(self.seed)
         if isinstance(self._fitted, FittedReference):
-            spend = plan_spend(
-                self._fitted,
-                queries,
-                self.budget,
-                steps,
-                self.theta,
-                self.schedule,
-                constant,
-                seeded=not source.private,
-            )
-            charge = self._charge(
-                spend.guarantee,
-                queries,
-                self._given,
-                bandwidth=self._fitted.index.radius,
-                dim=self._fitted.dim,
-                sensitivity_constant=constant,
-            )
-            warn_large_delta(self.budget.delta, len(self._fitted.bases))
-            with charge.covering():
-                self._pay(charge)
-                self.noise_scales_ = spend.scales
-                points, self.status_ = denoise_with_projectors(self._fitted, queries, spend, steps, source)
-            return like_queries(points, queries, self.status_)
+            points = self._with_projectors(self._fitted, queries, terms, steps, constant)
+        else:
+            points = self._with_moments(self._fitted, queries, terms, steps)
+        return like_queries(points, queries, self.status_)
+
+    def _with_projectors(
+        self, fitted: FittedReference, queries: Points, terms: Terms, steps: int, constant: float
+    ) -> Floats:
+        spend = plan_spend(
+            fitted,
+            queries,
+            self.budget,
+            steps,
+            self.theta,
+            self.schedule,
+            constant,
+            seeded=terms.seeded,
+        )
+        mechanism = prepare(
+            terms,
+            None,
+            spend.guarantee,
+            "denoising of public queries",
+            mechanism="projector, Algorithm 2",
+            parameters=self._parameters(
+                queries, bandwidth=fitted.index.radius, dim=fitted.dim, sensitivity_constant=constant
+            ),
+            bound_to=self._given,
+            rows=len(fitted.bases),
+            stacklevel=6,
+        )
+        with mechanism.failing_safely():
+            self._pay(mechanism)
+            self.noise_scales_ = spend.scales
+            points, self.status_ = denoise_with_projectors(fitted, queries, spend, steps, mechanism.entropy)
+        return points
+
+    def _with_moments(self, source: ReferenceSource, queries: Points, terms: Terms, steps: int) -> Floats:
         shares = resolve_steps(self.schedule, self.budget, steps)
         h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, queries.shape[1])
-        mu2 = 2.0 * math.fsum(shares)
         mus = [math.sqrt(2.0 * rho) for rho in shares]
-        adjacency: Adjacency = self.adjacency  # type: ignore[assignment]
         for mu in mus:
             if mu > 0.0:
-                choose_lattice(mu, 1.0, adjacency)  # refuses what no lattice serves, before the spend
-        guarantee = certified_guarantee(
-            self.budget,
-            mu=math.sqrt(mu2),
-            adjacency=adjacency,
-            seeded=not source.private,
-            validated=True,
-            released="all queries and steps together",
-        )
-        n_threads = checked_threads(self.n_threads)
+                choose_lattice(mu, 1.0, terms.adjacency)  # refuses what no lattice serves, before the spend
         check_memory(*queries.shape)
-        charge = self._charge(guarantee, queries, self._fitted, bandwidth=h, dim=d, beta=beta)
-        self._warn_large_delta(self._fitted)
-        for _ in self._fitted.blocks():  # a file that has gone is noticed before the spend
+        mechanism = prepare(
+            terms,
+            source,
+            terms.certified(math.sqrt(2.0 * math.fsum(shares)), "all queries and steps together"),
+            "denoising of public queries",
+            mechanism="moments",
+            parameters=self._parameters(queries, bandwidth=h, dim=d, beta=beta),
+            validate=False,
+            stacklevel=6,
+        )
+        for _ in source.blocks():  # a file that has gone is noticed before the spend
             break
-        with charge.covering():
-            self._pay(charge)
+        with mechanism.failing_safely():
+            self._pay(mechanism)
             points, self.status_ = denoise_with_moments(
-                self._fitted,
-                queries,
-                bandwidth=h,
-                dim=d,
-                beta=beta,
-                mus=mus,
-                guarantee=charge.guarantee,
-                entropy=source,
-                n_threads=n_threads,
+                mechanism, queries, bandwidth=h, dim=d, beta=beta, mus=mus
             )
         if not (self.status_ == "ok").any():
             warnings.warn(
                 "no query has enough of the reference around it to stand out of the noise: all come back "
                 "unchanged; a larger bandwidth or budget would be needed",
-                stacklevel=2,
+                stacklevel=3,
             )
-        return like_queries(points, queries, self.status_)
+        return points
 
     def fit_transform(self, X: object, y: object = None, **fit_params: object) -> NoReturn:
         """Refused: the queries would be the private reference itself."""
@@ -254,31 +249,24 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "queries are public by assumption; use fit(reference).transform(queries)"
         )
 
-    def _charge(self, guarantee: Guarantee, queries: Points, reference: Any, **public: Any) -> Charge:
+    def _parameters(self, queries: Points, **more: Any) -> dict[str, Any]:
+        """Return public parameters for the history of the ledger."""
         schedule = "even" if self.schedule is None else "array"
-        return Charge(
-            open_account(self.ledger, self.dataset, self.seed),
-            guarantee,
-            "denoising of public queries",
-            mechanism="moments" if self.mechanism == "moments" else "projector, Algorithm 2",
-            parameters=budget_parameters(
-                self.budget,
-                queries=len(queries),
-                columns=queries.shape[1],
-                steps=int(self.steps),
-                schedule=self.schedule if isinstance(self.schedule, str) else schedule,
-                **public,
-            ),
-            reference=reference,
-        )
+        return {
+            "queries": len(queries),
+            "columns": queries.shape[1],
+            "steps": int(self.steps),
+            "schedule": self.schedule if isinstance(self.schedule, str) else schedule,
+            **more,
+        }
 
-    def _pay(self, charge: Charge) -> None:
-        """From the ledger, or with the one spend that a fit allows without a ledger."""
+    def _pay(self, mechanism: Mechanism) -> None:
+        """Pay from the ledger, or with the one spend that a fit allows without a ledger."""
         if self.ledger is None:
-            self._once.spend(charge.guarantee.mu**2)
-        charge.debit()
-        self.guarantee_ = charge.guarantee
-        self.receipt_ = charge.receipt
+            self._once.spend(mechanism.guarantee.mu**2)
+        mechanism.charge.debit()
+        self.guarantee_ = mechanism.guarantee
+        self.receipt_ = mechanism.receipt
 
     def _fit_projectors(self, X: Any) -> FittedReference:
         reference = checked_points("X", X)
@@ -326,24 +314,27 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self.adjacency == "replace-one" and source.rows is not None:
             warn_large_delta(self.budget.delta, source.rows, stacklevel=5)
 
-    def _checked(self) -> tuple[int, float]:
-        """Steps and C, after all parameters have been looked at."""
-        open_account(self.ledger, self.dataset, self.seed)
-        check_budget(self.budget)
+    def _checked(self) -> tuple[Terms, int, float]:
+        """Check all parameters; return the terms of the release, steps and C."""
+        terms = check_terms(
+            budget=self.budget,
+            ledger=self.ledger,
+            dataset=self.dataset,
+            seed=self.seed,
+            adjacency=self.adjacency,
+            n_threads=self.n_threads,
+        )
         checked_choice("mechanism", self.mechanism, ("moments", "projector"))
-        checked_choice("adjacency", self.adjacency, ("replace-one", "add-remove"))
         if self.mechanism == "projector" and self.adjacency != "replace-one":
             raise UserValueError(
                 f"adjacency = {self.adjacency!r}: mechanism 'projector' scales its noise with the number of "
                 "records, which only 'replace-one' makes public",
                 argument="adjacency",
             )
-        if self.seed is not None:
-            checked_integer("seed", self.seed)
         steps = checked_steps(self.steps)
         if self.schedule is None or isinstance(self.schedule, str):
             checked("theta", self.theta, positive=True, below=1.0)
-        return steps, checked("sensitivity_constant", self.sensitivity_constant, positive=True)
+        return terms, steps, checked("sensitivity_constant", self.sensitivity_constant, positive=True)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_fitted")

@@ -14,31 +14,27 @@ from numpy.typing import NDArray
 
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.mechanisms.moments import natural_tau, noisy_moments
-from dpmd_fast.privacy.entropy import EntropySource
-from dpmd_fast.privacy.guarantee import Guarantee
+from dpmd_fast.mechanisms.spend import Mechanism
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.reference.sources.open import ReferenceSource
 
 Floats = NDArray[np.float64]
 
 
 def denoise_with_moments(
-    source: ReferenceSource,
+    mechanism: Mechanism,
     queries: NDArray[np.floating],
     *,
     bandwidth: float,
     dim: int,
     beta: float,
     mus: Sequence[float],
-    guarantee: Guarantee,
-    entropy: EntropySource,
-    n_threads: int | None,
 ) -> tuple[Floats, NDArray[np.str_]]:
-    """One release with each of `mus`; points and a status for each query. The spend has been made.
+    """Make one release with each of `mus`; return points and a status for each query.
 
     A query whose first location is not occupied comes back unchanged as "no_neighbor", one that loses its
     neighbours later on or ends up non-finite as "failed". Both are read off the release.
     """
+    n_threads = mechanism.n_threads
     moved = np.array(queries, dtype=np.float64)
     status = np.full(len(moved), "ok", dtype="U11")
     first = True
@@ -49,8 +45,8 @@ def denoise_with_moments(
         X = moved[alive]
         index = build_index(X, bandwidth, n_threads)
         tau = natural_tau(index, beta, n_threads=n_threads)
-        lattice = choose_lattice(mu, tau, guarantee.adjacency)
-        release = noisy_moments(source, index, X, beta, tau, lattice, guarantee, entropy, n_threads)
+        lattice = choose_lattice(mu, tau, mechanism.adjacency)
+        release = noisy_moments(mechanism, index, X, beta, tau, lattice)
         occupied = release.occupied  # of the release itself: cleaning makes mass out of noise
         release = release.cleaned(dim)
         status[alive[~occupied]] = "no_neighbor" if first else "failed"

@@ -1,14 +1,10 @@
 """The certified release: clipped homogeneous second moments at public locations.
 
-    records --> MomentSums (exact integers) --> mechanism.noisy_sums --> Release
-
-`MomentSums` is on the private side. `release_moments` checks everything, spends, sums, adds the noise once
-and returns what may be seen.
+records --> MomentSums (exact integers) --> Mechanism.release (noise) --> Release
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,42 +12,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmd_fast.arguments import (
-    LARGEST,
-    Points,
-    checked,
-    checked_bandwidth,
-    checked_beta,
-    checked_choice,
-    checked_integer,
-    checked_points,
-    checked_threads,
-)
-from dpmd_fast.errors import UserValueError
+from dpmd_fast.arguments import Points, check_memory, checked, checked_bandwidth, checked_beta
 from dpmd_fast.kernels.search.index import BallIndex, build_index
-from dpmd_fast.kernels.sums.exact import MomentSums, check_memory
+from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.moments import record_norms
-from dpmd_fast.models.moments import HOMOGENEOUS, Release
-from dpmd_fast.privacy.budget import Budget, check_budget
-from dpmd_fast.privacy.entropy import EntropySource, open_source
-from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
-from dpmd_fast.privacy.lattice import Lattice, choose_lattice
-from dpmd_fast.privacy.ledger.charge import Charge, budget_parameters, open_account
-from dpmd_fast.privacy.ledger.ledger import Ledger
-from dpmd_fast.privacy.noise import noisy_sums
-from dpmd_fast.reference.sources.open import (
-    ReferenceSource,
-    by_name,
-    check_count,
-    check_public,
-    check_valid,
-    open_reference,
+from dpmd_fast.mechanisms.spend import (
+    LedgerArgument,
+    Mechanism,
+    check_terms,
+    open_records,
+    prepare,
+    public_points,
 )
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
+from dpmd_fast.models.moments import Release
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.guarantee import Adjacency
+from dpmd_fast.privacy.lattice import Lattice, choose_lattice
 from dpmd_fast.reference.tasks import SumTask
 
 
 def natural_tau(index: BallIndex, beta: float, c: float = HOMOGENEOUS, n_threads: int | None = None) -> float:
-    """Largest contribution of a record that sits on a location: public, since the locations are."""
+    """Return the largest contribution of a record that sits on a location: public, as the locations are."""
     locations = index.rows[:, : index.columns]
     return float(record_norms(index, locations, beta, c, n_threads).max())
 
@@ -67,7 +49,7 @@ def release_moments(
     adjacency: Adjacency = "replace-one",
     on_invalid: str = "raise",
     columns: list[str] | None = None,
-    ledger: Ledger | str | os.PathLike[str] | None = None,
+    ledger: LedgerArgument = None,
     dataset: str | None = None,
     seed: int | None = None,
     n_threads: int | None = None,
@@ -122,79 +104,52 @@ def release_moments(
     most sqrt(2) B (adding or removing one: B). The noise is the normal of deviation M rounded to integers,
     sampled exactly: mu = sqrt(2) B / M (or B / M). `docs/privacy.md` has the proof.
     """
-    account = open_account(ledger, dataset, seed)
-    source = open_reference(reference, columns=columns, batch_rows=batch_rows)
-    points = checked_points("locations", by_name("locations", locations, source.column_names))
+    terms = check_terms(
+        budget=budget,
+        ledger=ledger,
+        dataset=dataset,
+        seed=seed,
+        adjacency=adjacency,
+        on_invalid=on_invalid,
+        n_threads=n_threads,
+    )
+    source = open_records(terms, reference, columns, batch_rows)
+    points = public_points("locations", locations, source, reference)
     h, beta = checked_bandwidth(bandwidth), checked_beta(beta)
-    check_budget(budget)
-    adjacency = checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
-    checked_choice("on_invalid", on_invalid, ("raise", "drop"))
-    n_threads = checked_threads(n_threads)
     if tau is not None:
         tau = checked("tau", tau, positive=True)
-    if seed is not None:
-        checked_integer("seed", seed)
-    check_count(source, adjacency)
-    check_public("locations", locations, reference)
-    check_columns(source, points.shape[1])
     check_memory(*points.shape)
-    index = build_index(points, h, n_threads)
+    index = build_index(points, h, terms.n_threads)
     if tau is None:
-        tau = natural_tau(index, beta, n_threads=n_threads)
+        tau = natural_tau(index, beta, n_threads=terms.n_threads)
     lattice = choose_lattice(budget.mu, tau, adjacency)
-    if adjacency == "replace-one" and source.rows == 0:
-        raise UserValueError("reference has 0 sample(s): must have at least 1")
-    guarantee = certified_guarantee(
-        budget,
-        mu=lattice.mu,
-        adjacency=adjacency,
-        seeded=seed is not None,
-        validated=on_invalid == "raise",
-    )
-    charge = Charge(
-        account,
-        guarantee,
+    mechanism = prepare(
+        terms,
+        source,
+        terms.certified(lattice.mu),
         "moments around public locations",
         mechanism="moments",
-        parameters=budget_parameters(
-            budget, locations=len(points), columns=points.shape[1], bandwidth=h, beta=beta, tau=tau
-        ),
-        reference=source,
+        parameters={
+            "locations": len(points),
+            "columns": points.shape[1],
+            "bandwidth": h,
+            "beta": beta,
+            "tau": tau,
+        },
     )
-    if on_invalid == "raise":
-        check_valid(source, LARGEST)
-    if adjacency == "replace-one" and source.rows is not None:
-        warn_large_delta(budget.delta, source.rows)
-    entropy = open_source(seed)
-    with charge.covering():
-        charge.debit()
-        made = noisy_moments(source, index, points, beta, tau, lattice, charge.guarantee, entropy, n_threads)
-    return replace(made, receipt=charge.receipt)
-
-
-def check_columns(source: ReferenceSource, columns: int) -> None:
-    """Refuse a reference whose points have another dimension than the public ones."""
-    if source.n_columns != columns:
-        raise UserValueError(
-            f"reference has {source.n_columns} column(s): must have {columns}, as the public points"
-        )
+    with mechanism.failing_safely():
+        made = noisy_moments(mechanism, index, points, beta, tau, lattice)
+    return replace(made, receipt=mechanism.receipt)
 
 
 def noisy_moments(
-    source: ReferenceSource,
-    index: BallIndex,
-    locations: Points,
-    beta: float,
-    tau: float,
-    lattice: Lattice,
-    guarantee: Guarantee,
-    entropy: EntropySource,
-    n_threads: int | None,
+    mechanism: Mechanism, index: BallIndex, locations: Points, beta: float, tau: float, lattice: Lattice
 ) -> Release:
-    """One pass over the reference and one draw of noise: the spend has been made."""
+    """Make one pass over the records and draw the noise once."""
     task = SumTask(partial(MomentSums, index, beta, tau, lattice.steps, HOMOGENEOUS))
+    values = mechanism.release(task, lattice)
     return Release(
-        values=noisy_sums(source.run(task, n_threads).values, lattice, entropy, n_threads),
+        values=values,
         features="moments",
         noise_scale=lattice.noise_scale,
         tau=tau,
@@ -203,6 +158,6 @@ def noisy_moments(
         beta=beta,
         lattice=lattice.step,
         locations=np.array(locations, dtype=np.float64),
-        adjacency=guarantee.adjacency,
-        guarantee=guarantee,
+        adjacency=mechanism.adjacency,
+        guarantee=mechanism.guarantee,
     )

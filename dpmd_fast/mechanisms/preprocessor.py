@@ -5,18 +5,16 @@ records --> NestedCounts (exact integers) --> noise --> Preprocessor (public num
 
 from __future__ import annotations
 
-import math
-import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpmd_fast.arguments import LARGEST, checked, checked_choice, checked_integer
-from dpmd_fast.errors import UserValueError
+from dpmd_fast.arguments import LARGEST, checked
+from dpmd_fast.errors import UserOverflowError, UserValueError
+from dpmd_fast.mechanisms.spend import LedgerArgument, check_terms, open_records, prepare
 from dpmd_fast.models.preprocessor import (
     CLIP,
     INVALID,
@@ -24,33 +22,22 @@ from dpmd_fast.models.preprocessor import (
     SMALLEST_SCALE,
     Floats,
     Logs,
-    MappedSource,
     Preprocessor,
     chosen_logs,
     is_skewed,
     label,
     validity,
 )
-from dpmd_fast.privacy.accounting import gdp_epsilon
-from dpmd_fast.privacy.budget import Budget, check_budget
-from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
-from dpmd_fast.privacy.ledger.charge import Charge, budget_parameters, open_account
-from dpmd_fast.privacy.ledger.ledger import Ledger
-from dpmd_fast.privacy.quantiles import (
-    Grid,
-    NestedCounts,
-    NestedLattice,
-    cumulative,
-    fitted_counts,
-    median_and_mad,
-    nested_lattice,
-    noisy_counts,
-    quantile,
-    rank_error,
-)
-from dpmd_fast.reference.sources.open import check_valid, open_reference
+from dpmd_fast.models.quantiles import cumulative, fitted_counts, median_and_mad, quantile
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.entropy import EntropySource
+from dpmd_fast.privacy.guarantee import Adjacency
+from dpmd_fast.privacy.histograms import BRANCHES, Grid, NestedLattice, nested_lattice, rank_error
+from dpmd_fast.privacy.noise import noisy_sums
+from dpmd_fast.reference.histograms import Integers, NestedCounts
+from dpmd_fast.reference.sources.mapped import MappedSource
 
+_MOST = 1 << 62
 _COARSE, _HOPELESS = 0.1, 0.25  # errors in rank that are warned of, and not worth a spend
 _AT_THE_END = 0.05  # share of a column in a bin at the end of its grid that is warned of
 
@@ -71,7 +58,7 @@ def private_preprocessor(
     adjacency: Adjacency = "replace-one",
     on_invalid: str = "raise",
     columns: list[str] | None = None,
-    ledger: Ledger | str | os.PathLike[str] | None = None,
+    ledger: LedgerArgument = None,
     dataset: str | None = None,
     seed: int | None = None,
     batch_rows: int | None = None,
@@ -124,17 +111,19 @@ def private_preprocessor(
     sqrt(2 D L) counts (add-remove: sqrt(D L)) for D columns and L = log4(bins) grids each; `NestedLattice`
     has the proof. Medians, MADs and the choice of logarithms are computed from the noisy counts.
     """
-    account = open_account(ledger, dataset, seed)
-    check_budget(budget)
-    checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
-    checked_choice("on_invalid", on_invalid, ("raise", "drop"))
-    clip = checked("clip", clip, positive=True, below=LARGEST)
-    skewness = checked("skewness", skewness, below=1.0)
-    if seed is not None:
-        checked_integer("seed", seed)
-    source = open_reference(reference, columns=columns, batch_rows=batch_rows)
+    terms = check_terms(
+        budget=budget,
+        ledger=ledger,
+        dataset=dataset,
+        seed=seed,
+        adjacency=adjacency,
+        on_invalid=on_invalid,
+    )
+    source = open_records(terms, reference, columns, batch_rows)
     if not source.local:
         source.blocks()  # says what engines are for
+    clip = checked("clip", clip, positive=True, below=LARGEST)
+    skewness = checked("skewness", skewness, below=1.0)
     names, D = source.column_names, source.n_columns
     limits = _checked_bounds(bounds, names, D)
     choices = chosen_logs(log, names, D)
@@ -144,33 +133,21 @@ def private_preprocessor(
     public_rows = source.rows if adjacency == "replace-one" else None
     if public_rows is not None:
         _check_worth(public_rows, D, budget, bins)
-    guarantee = certified_guarantee(
-        budget,
-        mu=plan.lattice.mu,
-        adjacency=adjacency,
-        seeded=seed is not None,
-        validated=on_invalid == "raise",
-        released="the preprocessing",
-    )
-    charge = Charge(
-        account,
-        guarantee,
+    mechanism = prepare(
+        terms,
+        counted,
+        terms.certified(plan.lattice.mu, "the preprocessing"),
         "preprocessing: medians and MADs",
         mechanism="nested histograms",
-        parameters=budget_parameters(budget, columns=D, bins=bins, on_invalid=on_invalid),
-        reference=source,
+        parameters={"columns": D, "bins": bins, "on_invalid": on_invalid},
+        bound_to=source,
+        advice=INVALID,
     )
-    if on_invalid == "raise":
-        check_valid(counted, LARGEST, INVALID)
-    if public_rows is not None:
-        warn_large_delta(budget.delta, public_rows)
-    entropy = open_source(seed)
-    with charge.covering():
-        charge.debit()
+    with mechanism.failing_safely():
         counts = NestedCounts(grids)
-        for block in counted.blocks():
+        for block in mechanism.blocks():
             counts.add(block)
-        noisy = noisy_counts(counts.counts, plan, entropy)
+        noisy = noisy_counts(counts.counts, plan, mechanism.entropy)
     # what follows sees the noisy counts and public numbers only
     known = counts.rows if adjacency == "replace-one" and on_invalid == "raise" else None
     fitted = fitted_counts(noisy, known)
@@ -182,31 +159,32 @@ def private_preprocessor(
         log=tuple(logged for _, _, logged in scales),
         clip=clip,
         column_names=names,
-        guarantee=charge.guarantee,
-        receipt=charge.receipt,
+        guarantee=mechanism.guarantee,
+        receipt=mechanism.receipt,
     )
 
 
-def joint_guarantee(guarantee: Guarantee, paid: Guarantee) -> Guarantee:
-    """What a release in preprocessed units promises together with a preprocessing that was paid for.
+def nested(counts: Integers) -> list[Integers]:
+    """The histograms of all levels, from the coarsest to `counts`."""
+    levels = [counts]
+    while levels[0].shape[1] > BRANCHES:
+        levels.insert(0, levels[0].reshape(len(counts), -1, BRANCHES).sum(axis=2))
+    return levels
 
-    mu^2 adds up, also where the later release depends on the earlier one; epsilon is the exact one at the
-    delta of `guarantee`, rounded up.
+
+def noisy_counts(counts: Integers, plan: NestedLattice, entropy: EntropySource) -> list[Floats]:
+    """The nested histograms with noise, from the coarsest level on, in counts: what may be seen.
+
+    One release of the mechanism for all columns and levels together; `NestedLattice` has the proof.
     """
-    mu = math.hypot(guarantee.mu, paid.mu)
-    epsilon = gdp_epsilon(mu, guarantee.delta)
-    unit = 10.0 ** (5 - math.floor(math.log10(max(epsilon, guarantee.epsilon))))
-    epsilon = math.ceil(max(epsilon, guarantee.epsilon) * unit) / unit
-    joint = certified_guarantee(
-        Budget(epsilon, guarantee.delta),
-        mu=mu,
-        adjacency=guarantee.adjacency,
-        seeded="not private" in (guarantee.holds, paid.holds),
-        validated=False,
-        released="the preprocessing, the atlas and all that is made with them",
-    )
-    more = f"The preprocessing was released before, with mu = {paid.mu:.6g}, which is counted in here."
-    return replace(joint, conditions=(*guarantee.conditions, more))
+    if int(counts.sum(axis=1).max()) * plan.unit >= _MOST:
+        raise UserOverflowError("too many records for 64-bit sums at this budget")
+    levels = nested(counts)
+    nodes = plan.unit * np.concatenate([level.ravel() for level in levels])
+    noisy = noisy_sums(nodes[:, None, None], plan.lattice, entropy, 1).ravel()
+    noisy /= plan.lattice.step * plan.unit
+    ends = np.cumsum([level.size for level in levels])[:-1]
+    return [part.reshape(level.shape) for part, level in zip(np.split(noisy, ends), levels, strict=True)]
 
 
 def _checked_bounds(bounds: Any, names: tuple[str, ...] | None, columns: int) -> list[tuple[float, float]]:

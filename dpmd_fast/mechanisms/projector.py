@@ -7,7 +7,6 @@ The result carries a `Guarantee` that says so.
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,16 +25,15 @@ from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.eigen.tridiagonal import top_subspaces
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.tangents import covariance_at, padded_width
+from dpmd_fast.mechanisms.spend import LedgerArgument, check_public, check_terms, prepare
 from dpmd_fast.privacy.accounting import gdp_mu
-from dpmd_fast.privacy.budget import Budget, check_budget
-from dpmd_fast.privacy.entropy import EntropySource, open_source
-from dpmd_fast.privacy.guarantee import Guarantee, paper_guarantee, warn_large_delta
-from dpmd_fast.privacy.ledger.charge import Charge, Receipt, budget_parameters, open_account
-from dpmd_fast.privacy.ledger.ledger import Ledger
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.entropy import EntropySource
+from dpmd_fast.privacy.guarantee import Guarantee, paper_guarantee
+from dpmd_fast.privacy.ledger.charge import Receipt
 from dpmd_fast.privacy.noise import lost_in_rounding, noisy_projectors
 from dpmd_fast.privacy.sensitivity import projector_bound
 from dpmd_fast.reference.local_pca import Floats
-from dpmd_fast.reference.sources.open import check_public
 
 _CLASSIC_C1 = 1.25
 
@@ -60,7 +58,7 @@ def dp_projector(
     calibration: str = "classic",
     sensitivity_constant: float = 1.0,
     *,
-    ledger: Ledger | str | os.PathLike[str] | None = None,
+    ledger: LedgerArgument = None,
     dataset: str | None = None,
     seed: int | None = None,
 ) -> ProjectorRelease:
@@ -102,17 +100,15 @@ def dp_projector(
     Where fewer than dim + 1 reference points lie in the ball, the projector that noise is added to is
     zero: the result then has no tangent in it, and does not say so, since saying so is not paid for.
     """
-    account = open_account(ledger, dataset, seed)
+    terms = check_terms(budget=budget, ledger=ledger, dataset=dataset, seed=seed)
     reference = checked_points("Y", Y)
     n, D = reference.shape
+    point = checked_point("z", z, D).astype(np.float64)
+    check_public("z", z, Y)
     h, d, _ = checked_geometry(bandwidth, dim, 2.0, D)
     check_enough("Y", n, d)
-    point = checked_point("z", z, D).astype(np.float64)
-    check_budget(budget)
     checked_choice("calibration", calibration, ("classic", "budget"))
     constant = checked("sensitivity_constant", sensitivity_constant, positive=True)
-    check_public("z", z, Y)
-    source = open_source(seed)
     mu = _classic_mu(budget) if calibration == "classic" else budget.mu
     scale = projector_bound(n, d, h, constant) / mu
     guarantee = paper_guarantee(
@@ -122,26 +118,31 @@ def dp_projector(
         dim=d,
         bandwidth=h,
         sensitivity_constant=constant,
-        seeded=not source.private,
+        seeded=terms.seeded,
         lemma=1,
         lost_in_rounding=lost_in_rounding(scale, 1.0),
         released="one projector",
     )
-    charge = Charge(
-        account,
+    mechanism = prepare(
+        terms,
+        None,
         guarantee,
         "a projector at a public point",
         mechanism="projector, Algorithm 1",
-        parameters=budget_parameters(
-            budget, columns=D, bandwidth=h, dim=d, calibration=calibration, sensitivity_constant=constant
-        ),
-        reference=reference,
+        parameters={
+            "columns": D,
+            "bandwidth": h,
+            "dim": d,
+            "calibration": calibration,
+            "sensitivity_constant": constant,
+        },
+        bound_to=reference,
+        rows=n,
     )
-    warn_large_delta(budget.delta, n)
-    with charge.covering():
-        charge.debit()
-        basis = _noisy_basis(reference, point, h, d, scale, source)
-    return ProjectorRelease(basis @ basis.T, basis, scale, charge.guarantee, charge.receipt)
+    with mechanism.failing_safely():
+        mechanism.charge.debit()
+        basis = _noisy_basis(reference, point, h, d, scale, mechanism.entropy)
+    return ProjectorRelease(basis @ basis.T, basis, scale, mechanism.guarantee, mechanism.receipt)
 
 
 def _noisy_basis(

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.arguments import Points, checked_points, checked_threads
-from dpmd_fast.kernels.charts import Field
-from dpmd_fast.kernels.sums.exact import apply_fields
+from dpmd_fast.kernels.charts import Field, apply_fields
 from dpmd_fast.models.geometry.layers import Floats, Layer, Subspace
 from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.status import CLIPPED, FAILED, OUTSIDE, Codes, words_of

@@ -1,16 +1,18 @@
-"""What a certified release holds, and what can be read off it at no further cost."""
+"""A certified release of moments, and what can be read off it at no further cost."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.arguments import checked_integer, shown
 from dpmd_fast.errors import UserValueError
+from dpmd_fast.models.geometry.tuning import OCCUPIED
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee
 
 if TYPE_CHECKING:
@@ -18,9 +20,31 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Features = Literal["moments", "subspace", "residual"]
-HOMOGENEOUS = 0.1  # c: the square of the homogeneous coordinate
 _NO_SPREAD = 1e-9  # an eigenvalue over the whole second moment at which it is 0 but for rounding
-OCCUPIED = 3.0  # a location counts as occupied if its mass is this many deviations of the noise
+
+
+class LocalMoments(NamedTuple):
+    """Mass, mean offset and covariance around locations."""
+
+    mass: Floats  # (K,)
+    offsets: Floats  # (K, D)
+    covariance: Floats  # (K, D, D)
+
+
+def read_moments(values: Floats, c: float, h: float = 1.0, *, longest: float = math.inf) -> LocalMoments:
+    """Read mass, mean offset and covariance off homogeneous second moments (K, D + 1, D + 1).
+
+    In units of the bandwidth, or of the data if `h` is given. An offset above `longest` is shortened to it: a
+    mean over a ball is never further away than its radius, but noise can put it there. Where the mass is not
+    positive, there is nothing to read, and the moments are divided by 1.
+    """
+    mass = values[:, -1, -1] / c
+    safe = np.where(mass > 0.0, mass, 1.0)
+    offsets = h * values[:, :-1, -1] / (math.sqrt(c) * safe[:, None])
+    if longest < math.inf:
+        offsets *= (longest / np.maximum(np.linalg.norm(offsets, axis=1), longest))[:, None]
+    second = h * h * values[:, :-1, :-1] / safe[:, None, None]
+    return LocalMoments(mass, offsets, second - offsets[:, :, None] * offsets[:, None, :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +95,7 @@ class Release:
     @cached_property
     def mass(self) -> Floats:
         """Sum of the clipped kernel weights at each location (K,)."""
-        self._only_moments("mass")
+        self._check_features()
         return self.values[:, -1, -1] / self.c
 
     @cached_property
@@ -89,7 +113,7 @@ class Release:
     @cached_property
     def mean(self) -> Floats:
         """Weighted mean of the records around each location (K, D); NaN where not occupied."""
-        return self.locations + self.bandwidth * self._offsets
+        return self.locations + self.bandwidth * self._occupied(self._read.offsets)
 
     @cached_property
     def covariance(self) -> Floats:
@@ -97,9 +121,7 @@ class Release:
 
         NaN where not occupied. Noise can make an eigenvalue negative; see `cleaned`.
         """
-        offsets = self._offsets
-        second = self.values[:, :-1, :-1] / self._safe_mass[:, None, None]
-        return second - offsets[:, :, None] * offsets[:, None, :]
+        return self._occupied(self._read.covariance)
 
     def cleaned(self, dim: int) -> Release:
         """The release with noise taken out, for records near a manifold of dimension `dim`.
@@ -109,12 +131,12 @@ class Release:
         energy, pooled over the occupied locations, that noise of the known size does not explain. Negative
         eigenvalues become 0. The values are then no lattice points any more.
         """
-        self._only_moments("cleaned")
+        signal = self.occupied
         dim = self._checked_dim(dim)
         eigenvalues, vectors = np.linalg.eigh(self.values)
         rest = self.values.shape[1] - (dim + 1)
         small = eigenvalues[:, :rest]
-        energy = float((small[self.occupied] ** 2).sum(axis=1).mean()) if self.occupied.any() else 0.0
+        energy = float((small[signal] ** 2).sum(axis=1).mean()) if signal.any() else 0.0
         noise = self.noise_scale**2 * rest * (rest + 1) / 2
         small *= max(0.0, 1.0 - noise / energy) if energy > 0.0 else 0.0
         np.maximum(eigenvalues, 0.0, out=eigenvalues)
@@ -135,19 +157,24 @@ class Release:
         out[occupied] = vectors[:, :, -dim:]
         if self.uncleaned is not None:
             before = self.uncleaned.covariance
-            scale = self.c + spreads.sum(axis=1) + (self._offsets[occupied] ** 2).sum(axis=1)
+            scale = self.c + spreads.sum(axis=1) + (self._read.offsets[occupied] ** 2).sum(axis=1)
             kept = (spreads > _NO_SPREAD * scale[:, None]).sum(axis=1)
             for place, number in zip(occupied[kept < dim], kept[kept < dim], strict=True):
                 out[place] = _completed(out[place, :, dim - number :], before[place], dim)
         return out
 
     @cached_property
-    def _safe_mass(self) -> Floats:
-        return np.where(self.occupied, self.mass, np.nan)
+    def _read(self) -> LocalMoments:
+        self._check_features()
+        return read_moments(self.values, self.c)
 
-    @cached_property
-    def _offsets(self) -> Floats:
-        return self.values[:, :-1, -1] / (np.sqrt(self.c) * self._safe_mass[:, None])
+    def _check_features(self) -> None:
+        if self.features != "moments":
+            raise UserValueError(f"a release of {self.features!r} features has no mass, mean or covariance")
+
+    def _occupied(self, values: Floats) -> Floats:
+        """Put NaN where a location is not occupied."""
+        return np.where(self.occupied.reshape(-1, *[1] * (values.ndim - 1)), values, np.nan)
 
     def _checked_dim(self, dim: int) -> int:
         most = self.locations.shape[1]
@@ -156,10 +183,6 @@ class Release:
                 f"dim = {shown(dim)}: must be at most {most}, the number of columns", argument="dim"
             )
         return int(dim)
-
-    def _only_moments(self, what: str) -> None:
-        if self.features != "moments":
-            raise UserValueError(f"{what} is not defined for a release of {self.features!r} features")
 
 
 def _completed(kept: Floats, covariance: Floats, dim: int) -> Floats:

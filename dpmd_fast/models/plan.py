@@ -1,4 +1,4 @@
-"""What an atlas would cost and give, from public numbers only: nothing is spent, no reference is read."""
+"""Predict what an atlas would cost and give, from public numbers: nothing is spent, no reference is read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dpmd_fast.arguments import (
     checked_integer,
     checked_threads,
 )
-from dpmd_fast.mechanisms.atlas.recipe import rounds_for
 from dpmd_fast.models.geometry.anchors import thinned
-from dpmd_fast.models.geometry.bandwidth import foreseen, predicted_noise
+from dpmd_fast.models.geometry.bandwidth import predicted_noise, search_before_spending
+from dpmd_fast.models.geometry.tuning import rounds_for
 from dpmd_fast.models.preprocessor import Preprocessor, preprocessed
 from dpmd_fast.privacy.budget import Budget, check_budget
 from dpmd_fast.privacy.guarantee import Adjacency
@@ -84,7 +84,7 @@ def plan(
     anchors : array (m, D)
         The public points that `release_atlas` would get.
     n : int
-        Number of records, as far as it is public.
+        Number of private records, if it is public.
     dim, budget, bandwidth, cover, adjacency, preprocess
         As for `release_atlas`.
     n_threads : int, optional
@@ -98,24 +98,24 @@ def plan(
     auto = isinstance(bandwidth, str) and bandwidth == "auto"
     d = None if isinstance(dim, str) and dim == "auto" else checked_integer("dim", dim, minimum=1)
     check_anchors(Z, d)
-    outlook = foreseen(Z, n, budget, d, adjacency=adjacency, cover=cover, n_threads=n_threads)
-    h = outlook.choose() if auto else checked_bandwidth(bandwidth)
-    prospect = outlook.at(h)
-    rounds = rounds_for(prospect.signal)
-    enough = _enough(budget, prospect.signal)
-    features = outlook.points.shape[1] + 1
-    pairs = n * prospect.reach * features * features * (rounds + 1)
+    search = search_before_spending(Z, n, budget, d, adjacency=adjacency, cover=cover, n_threads=n_threads)
+    h = search.choose() if auto else checked_bandwidth(bandwidth)
+    predicted = search.at(h)
+    rounds = rounds_for(predicted.signal)
+    enough = _enough(budget, predicted.signal)
+    features = search.points.shape[1] + 1
+    pairs = n * predicted.reach * features * features * (rounds + 1)
     return Plan(
         bandwidth=h,
         rounds=rounds,
-        dim=outlook.dim if d is None else d,
-        anchors=prospect.anchors,
-        signal_to_noise=prospect.signal,
-        noise_error=predicted_noise(h, prospect.signal),
+        dim=search.dim if d is None else d,
+        anchors=predicted.anchors,
+        signal_to_noise=predicted.signal,
+        noise_error=predicted_noise(h, predicted.signal),
         recommended_epsilon=enough,
         seconds=pairs / _PAIRS_PER_SECOND,
         mu2=budget.mu**2,
-        advice=_advice(prospect.signal, rounds, enough, budget, outlook.hopeless(h)),
+        advice=_advice(predicted.signal, rounds, enough, budget, search.mostly_noise(h)),
     )
 
 

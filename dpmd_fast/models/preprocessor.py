@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
@@ -22,8 +22,6 @@ from dpmd_fast.arguments import LARGEST, Points, checked, checked_points, shown
 from dpmd_fast.columns import DROP, check_unique, names_of
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.privacy.guarantee import Guarantee
-from dpmd_fast.reference.sources.open import ReferenceSource, open_reference
-from dpmd_fast.reference.tasks import PartialSums, Task, through
 
 if TYPE_CHECKING:
     from dpmd_fast.privacy.ledger.charge import Receipt
@@ -181,7 +179,7 @@ class Preprocessor:
         """Public points in preprocessed units; float32 stays float32.
 
         A value that is not positive in a logged column is refused, and so is one that is not finite; messages
-        call the points `name`. For private records use `records`.
+        call the points `name`. For private records there is `dpmd_fast.reference.preprocessed_records`.
         """
         points = self._checked(name, X)
         self._check_positive(name, points)
@@ -202,30 +200,12 @@ class Preprocessor:
             raise UserValueError(f"X is beyond the range of {out.dtype} in original units in {labels}")
         return out
 
-    def records(self, reference: Any, *, columns: list[str] | None = None) -> Floats:
-        """Private records in preprocessed units, as one array; it is as private as they are.
-
-        A value that is not finite or beyond 1e100, or not positive in a logged column, becomes NaN, and no
-        message tells of it: releases refuse such records or, with ``on_invalid="drop"``, leave them out.
-        """
-        blocks = list(self.over(open_reference(reference, columns=columns)).blocks())
-        return np.concatenate(blocks) if blocks else np.empty((0, self.n_columns))
-
-    def over(self, source: ReferenceSource) -> ReferenceSource:
-        """As `records`, block by block.
-
-        Each record is mapped by itself, by public numbers, to a function of that record: neighbouring data
-        sets stay neighbours, so whatever a release promises for the mapped records holds for the records.
-        """
-        if source.n_columns != self.n_columns:
-            raise UserValueError(
-                f"reference has {source.n_columns} column(s): must have {self.n_columns}, as the preprocessor"
-            )
-        self._check_names("reference", source.column_names)
-        return MappedSource(source, dataclasses.replace(self, guarantee=None, receipt=None)._mapped)
+    def mapping(self) -> Callable[[Floats], Floats]:
+        """Return the function that maps records, for where they are: it carries public numbers alone."""
+        return dataclasses.replace(self, guarantee=None, receipt=None)._mapped
 
     def _mapped(self, block: Floats) -> Floats:
-        """Private records in preprocessed units, those that are not valid as NaN."""
+        """Map records to preprocessed units, and what is not valid in them to NaN, without a message."""
         return self._clipped(self._scaled(validity(np.array(self.log))(block)))
 
     def moved(
@@ -273,7 +253,7 @@ class Preprocessor:
         return cls(**{**values, **{name: tuple(values[name]) for name in lists}, "guarantee": paid})
 
     def _checked(self, name: str, X: Any) -> Points:
-        self._check_names(name, names_of(X))
+        self.check_names(name, names_of(X))
         points = checked_points(name, X)
         if points.shape[1] != self.n_columns:
             raise UserValueError(
@@ -281,7 +261,8 @@ class Preprocessor:
             )
         return points
 
-    def _check_names(self, name: str, given: tuple[str, ...] | None) -> None:
+    def check_names(self, name: str, given: tuple[str, ...] | None) -> None:
+        """Refuse columns with other names, or in another order."""
         if given is not None and self.column_names is not None and given != self.column_names:
             raise UserValueError(
                 f"{name} has other columns than the preprocessor, or in another order: must have "
@@ -315,37 +296,6 @@ class Preprocessor:
         out = center + scale * np.asarray(points, dtype=np.float64)
         out[:, logged] = inv_boxcox(out[:, logged], 0.0)
         return out
-
-
-class MappedSource(ReferenceSource):
-    """A private source whose records are mapped one by one; whatever happens on the way, nothing is said."""
-
-    def __init__(self, source: ReferenceSource, mapping: Callable[[Floats], Floats]) -> None:
-        super().__init__(
-            source.reference,
-            n_columns=source.n_columns,
-            column_names=source.column_names,
-            rows=source.rows,
-            dtype=np.dtype(np.float64),
-            batch_rows=source.batch_rows,
-            rereadable=source.rereadable,
-        )
-        self.local = source.local
-        self._source, self._mapping = source, mapping
-
-    def blocks(self) -> Iterator[Points]:
-        for block in self._source.blocks():
-            yield mapped_block(self._mapping, block)
-
-    def run(self, task: Task, n_threads: int | None = None) -> PartialSums:
-        return self._source.run(through(task, partial(mapped_block, self._mapping)), n_threads)
-
-
-def mapped_block(
-    mapping: Callable[[Floats], Floats], block: NDArray[np.floating[Any]], n_threads: int | None = None
-) -> Floats:
-    with np.errstate(all="ignore"):
-        return mapping(np.asarray(block, dtype=np.float64))
 
 
 def validity(logged: Flags) -> Callable[[Floats], Floats]:

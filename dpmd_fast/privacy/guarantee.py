@@ -280,6 +280,28 @@ def total_guarantee(
     return Guarantee(epsilon, total.delta, mu, adjacency, holds, statement, conditions)
 
 
+def joint_guarantee(guarantee: Guarantee, paid: Guarantee) -> Guarantee:
+    """What a release in preprocessed units promises together with a preprocessing that was paid for.
+
+    mu^2 adds up, also where the later release depends on the earlier one; epsilon is the exact one at the
+    delta of `guarantee`, rounded up.
+    """
+    mu = math.hypot(guarantee.mu, paid.mu)
+    epsilon = gdp_epsilon(mu, guarantee.delta)
+    unit = 10.0 ** (5 - math.floor(math.log10(max(epsilon, guarantee.epsilon))))
+    epsilon = math.ceil(max(epsilon, guarantee.epsilon) * unit) / unit
+    joint = certified_guarantee(
+        Budget(epsilon, guarantee.delta),
+        mu=mu,
+        adjacency=guarantee.adjacency,
+        seeded="not private" in (guarantee.holds, paid.holds),
+        validated=False,
+        released="the preprocessing, the atlas and all that is made with them",
+    )
+    more = f"The preprocessing was released before, with mu = {paid.mu:.6g}, which is counted in here."
+    return replace(joint, conditions=(*guarantee.conditions, more))
+
+
 def _not_below(number: float) -> str:
     """Six digits, rounded up: a statement must not claim less than the number."""
     digits = Decimal(number)

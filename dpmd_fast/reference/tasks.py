@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from dpmd_fast import __version__
 from dpmd_fast.arguments import checked_numbers
-from dpmd_fast.errors import UserRuntimeError, UserValueError
-from dpmd_fast.kernels.sums.exact import MOST, ExactSums, TooManyRecords
+from dpmd_fast.errors import UserOverflowError, UserRuntimeError, UserValueError
+from dpmd_fast.kernels.sums.exact import SUM_LIMIT, ExactSums
 
 Block = NDArray[np.floating[Any]]
 View = Callable[[Any, int | None], Any]  # of a block of records, with this number of threads
@@ -70,7 +70,10 @@ class SumTask:
         sums = self.make(n_threads=n_threads)
         with np.errstate(all="ignore"):  # a warning would tell that some record is not finite
             for block in blocks:
-                sums.add(_seen(block, self.views, n_threads))
+                records = _seen(block, self.views, n_threads)
+                _check_columns(records, sums.columns)
+                _check_count(sums.rows + len(records), sums.bound)
+                sums.add(records)
         return PartialSums(sums.total(), sums.rows)
 
     def merge(self, parts: Iterable[PartialSums]) -> PartialSums:
@@ -79,8 +82,7 @@ class SumTask:
         for part in parts:
             _check_part(part, values)
             rows += part.rows
-            if rows * empty.bound >= MOST:
-                raise TooManyRecords
+            _check_count(rows, empty.bound)
             values += part.values
         return PartialSums(values, rows)
 
@@ -117,7 +119,7 @@ class ValidTask:
 Task = SumTask | ValidTask
 
 
-def through(task: _Task, view: View) -> _Task:
+def with_view(task: _Task, view: View) -> _Task:
     """The task for records that `view` is applied to first."""
     return replace(task, views=(view, *task.views))
 
@@ -138,9 +140,20 @@ def _checked_block(block: Any, columns: int | None) -> Block:
         raise UserValueError(
             f"blocks holds an array of {records.ndim} dimension(s): must have 2 (rows are records)"
         )
-    if columns is not None and records.shape[1] != columns:
-        raise UserValueError(f"blocks holds an array of {records.shape[1]} column(s): must have {columns}")
+    if columns is not None:
+        _check_columns(records, columns)
     return records
+
+
+def _check_columns(records: Block, columns: int) -> None:
+    if records.shape[1] != columns:
+        raise UserValueError(f"blocks holds an array of {records.shape[1]} column(s): must have {columns}")
+
+
+def _check_count(rows: int, bound: int) -> None:
+    """Refuse more records than 64-bit sums have room for."""
+    if rows * bound >= SUM_LIMIT:
+        raise UserOverflowError("too many records for 64-bit sums at this budget")
 
 
 def _check_version(asked: str) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.models.atlas import Atlas
-from dpmd_fast.models.moments import HOMOGENEOUS, OCCUPIED
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS, OCCUPIED
 from dpmd_fast.privacy.accounting import gdp_mu
 from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.privacy.ledger.ledger import Ledger

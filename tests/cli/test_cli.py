@@ -26,8 +26,21 @@ from dpmd_fast.cli import commands, main
 from dpmd_fast.cli.console import plain
 from dpmd_fast.lab.datasets import circle, distance_to_manifold, simulate
 from dpmd_fast.lab.experiments import registry
+from dpmd_fast.privacy.ledger import ledger as ledger_module
 
-VERBS = ["demo", "plan", "fit", "transform", "denoise", "ledger", "preprocess", "experiment", "report"]
+VERBS = [
+    "demo",
+    "plan",
+    "fit",
+    "transform",
+    "denoise",
+    "preprocess",
+    "report",
+    "ledger",
+    "experiment",
+    "audit",
+    "warmup",
+]
 N = 20_011  # records: a number that is not said by chance
 BUDGET = "--epsilon 1 --delta 1e-6"
 PAID = "--ledger budget.db --dataset clinic"
@@ -224,7 +237,7 @@ def test_fit_speaks_to_people(here, capsys):
     assert "Unconditional: " in out
     assert "of the budget of 'clinic' is left" in out
     assert "<html" in Path("new.html").read_text()
-    assert "nobody keeps the sum" in run(capsys, f"{FIT} --no-ledger -o other.dpmd")
+    assert "the spend is not recorded anywhere" in run(capsys, f"{FIT} --no-ledger -o other.dpmd")
 
 
 def test_fit_tells_no_count_where_it_is_private(here, capsys):
@@ -302,6 +315,45 @@ def test_a_seed_is_told_to_be_not_private(here, capsys):
     assert "Not private" in run(capsys, f"{SEEDED} -o new.dpmd")
 
 
+@pytest.fixture
+def opened(monkeypatch):
+    """Whether each opening of a ledger is to write."""
+    found = []
+    open_book = ledger_module.open_book
+
+    def noted(path, timeout, *, write):
+        found.append(write)
+        return open_book(path, timeout, write=write)
+
+    monkeypatch.setattr(ledger_module, "open_book", noted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (f"{FIT} {PAID} -o new.dpmd", [False, True, True]),  # a look, the debit, the name of the file
+        (f"{FIT} {PAID} -o new.dpmd --report new.html", [False, True, True, False]),
+        (f"{DENOISE} {PAID} -o new.parquet", [False, True, True]),
+        (f"ledger show {PAID}", [False]),
+        ("ledger create --ledger budget.db --dataset new --epsilon 1 --delta 1e-6", [True, False]),
+        (f"report --atlas atlas.dpmd samples.parquet {PAID} -o new.html", [False]),
+    ],
+)
+def test_how_often_a_command_opens_the_ledger(here, capsys, opened, command, expected):
+    run(capsys, command)
+    assert opened == expected
+
+
+def test_the_balance_after_a_spend(here, capsys):
+    told = ask(capsys, f"{FIT} {PAID} -o new.dpmd")["ledger"]
+    book = Ledger("budget.db")
+    assert told["remaining_mu2"] == book.remaining("clinic")
+    total = book.total("clinic").mu2
+    left = run(capsys, f"{FIT} {PAID} -o other.dpmd")
+    assert f"(mu^2 = {book.remaining('clinic'):.4g} of {total:.4g})" in left
+
+
 def test_what_was_paid_for_is_saved_somewhere(here, capsys, monkeypatch, tmp_path):
     save, calls = Atlas.save, []
 
@@ -315,9 +367,7 @@ def test_what_was_paid_for_is_saved_somewhere(here, capsys, monkeypatch, tmp_pat
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main(f"{FIT} {PAID} -o new.dpmd".split()) == 2
     told = capsys.readouterr().err
-    spare = re.search(r"new.dpmd could not be written \(No space left on device\); .* saved as (\S+)$", told)[
-        1
-    ]
+    spare = re.search(r"new.dpmd could not be written: No space left on device; .* saved as (\S+)$", told)[1]
     assert Atlas.load(spare).column_names == ("x", "y")
     assert not os.path.exists("new.dpmd")
 
@@ -441,7 +491,7 @@ def test_experiments(here, capsys, monkeypatch):
     monkeypatch.setattr(registry, "EXPERIMENTS", {})
     assert ask(capsys, "experiment") == {"experiments": {}}
     assert run(capsys, "experiment") == "This version has no experiments.\n"
-    monkeypatch.setitem(registry.EXPERIMENTS, "tiny", registry.Entry("one file", "test_cli:tiny"))
+    monkeypatch.setitem(registry.EXPERIMENTS, "tiny", registry.Entry("one file", f"{__name__}:tiny"))
     assert run(capsys, "experiment") == "tiny          one file\n"
     told = ask(Quiet(capsys), "experiment tiny --quick -o out")
     assert told == {"experiment": "tiny", "files": [os.path.join("out", "quick.txt")]}
@@ -454,6 +504,27 @@ def tiny(folder, quick, seeds, data):
     path = os.path.join(folder, "quick.txt" if quick else "full.txt")
     Path(path).touch()
     return [path]
+
+
+# --- audit, warmup
+
+
+def test_audit(monkeypatch, capsys):
+    given = []
+    monkeypatch.setattr(
+        "dpmd_fast.lab.audit.attacks.main", lambda options: given.append(options) or len(given) - 1
+    )
+    assert main(["audit"]) == 0
+    assert main(["audit", "--quick"]) == 1  # a claim is contradicted
+    assert given == [[], ["--quick"]]
+
+
+def test_warmup(monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(dpmd_fast, "warmup", lambda: calls.append(1))
+    assert re.fullmatch(r"All kernels are ready \(\d+\.\d s\)\.\n", run(capsys, "warmup"))
+    assert ask(capsys, "warmup")["seconds"] >= 0.0
+    assert len(calls) == 2
 
 
 # --- terminals, signals, bugs
@@ -606,12 +677,11 @@ def test_bugs_are_told_without_values(here, capsys, monkeypatch):
 
 
 def test_bugs_after_the_spend_are_told_without_values_too(here, capsys, monkeypatch):
-    monkeypatch.setattr("dpmd_fast.mechanisms.atlas.recipe.charts_of", bug())
+    monkeypatch.setattr("dpmd_fast.mechanisms.atlas.rounds.make_charts", bug())
     assert main(f"{FIT} {PAID} -o new.dpmd".split()) == 2
     err = capsys.readouterr().err
     assert "the release failed after its debit" in err
-    assert "stays spent" in err
-    assert "ValueError in broken.py, line 2" in err
+    assert re.search(r"stays spent \(spend \d+\): ValueError$", err)
     assert "12345" not in err
     assert str(N) not in err
 

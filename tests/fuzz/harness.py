@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from dpmd_fast import BudgetExceeded, Ledger
 from dpmd_fast.cli.errors import _raised_on_purpose
-from dpmd_fast.kernels.sums.exact import TooManyRecords
+from dpmd_fast.errors import UserOverflowError
 from dpmd_fast.reference.tasks import MismatchedSums
 
 CANARY = 7.77123e-3  # stands in every private reference
@@ -52,7 +52,7 @@ _REFUSALS = {
     MismatchedSums,
     MemoryError,
     OverflowError,
-    TooManyRecords,
+    UserOverflowError,
     TimeoutError,  # of a ledger that SQLite finds locked, which a damaged one may seem
     FileNotFoundError,
     FileExistsError,

@@ -13,7 +13,7 @@ from dpmd_fast import Budget, DPManifoldDenoiser, ManifoldDenoiser, metrics
 from dpmd_fast.arguments import shown
 from dpmd_fast.models.geometry.anchors import read_moments
 from dpmd_fast.reference import PartialSums, arrow_batches, merge_sums, partial_sums
-from dpmd_fast.reference.tasks import MismatchedSums, SumTask, ValidTask, through
+from dpmd_fast.reference.tasks import MismatchedSums, SumTask, ValidTask, with_view
 from fuzz.harness import CANARY, DIGITS, NO_CHART, UNREADABLE, Finding, bank, judged, whispers
 from fuzz.targets import BUDGET, POINTS, RICH, queries, reference
 
@@ -93,7 +93,7 @@ def test_partial_sums_look_at_the_columns():
     index_task = SumTask(lambda n_threads: None, columns=3)
     for block in (np.ones((5, 2)), np.ones((5, 4)), np.ones(5), np.ones((1, 5, 3))):
         with pytest.raises(ValueError, match=r"^blocks holds an array of"):
-            partial_sums(through(index_task, lambda rows, n_threads: rows), iter([block]))
+            partial_sums(with_view(index_task, lambda rows, n_threads: rows), iter([block]))
     assert partial_sums(ValidTask(1.0), [np.ones((2, 2))]).rows == 2
     for part in (
         None,

@@ -72,7 +72,7 @@ def _task():
             build_index(queries(2, 3), 0.8, 1),
             2.0,
             1.0,
-            choose_lattice(1.0, 1.0, "replace-one"),
+            choose_lattice(1.0, 1.0, "replace-one").steps,
             0.1,
             n_threads,
         )

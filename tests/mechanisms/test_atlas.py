@@ -12,7 +12,6 @@ import pytest
 
 from dpmd_fast import Atlas, Budget, LargeDeltaWarning, Ledger, plan, release_atlas
 from dpmd_fast.lab.datasets import bounded_noise, distance_to_manifold, make_shape, simulate
-from dpmd_fast.privacy import exact_noise
 from dpmd_fast.privacy import noise as mechanism
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpmd_fast.LargeDeltaWarning")
@@ -86,7 +85,7 @@ def test_the_spends_are_the_budget_and_pay_for_the_noise(ambient, bandwidth, mon
         spent.append((math.sqrt(2.0) * lattice.bound / lattice.deviation) ** 2)
         return real(sums, lattice, source, n_threads)
 
-    monkeypatch.setattr("dpmd_fast.mechanisms.atlas.rounds.noisy_sums", watched)
+    monkeypatch.setattr("dpmd_fast.mechanisms.spend.noisy_sums", watched)
     shape = make_shape("sphere", ambient=ambient)
     data = simulate(shape, 6000, 300, 0.05, np.random.default_rng(1))
     budget = Budget(1.0, 0.01)
@@ -194,7 +193,7 @@ def test_bad_input_is_refused_before_any_noise_is_drawn(change, message, monkeyp
         raise AssertionError("noise was drawn")
 
     monkeypatch.setattr(mechanism, "rounded_normals", forbidden)
-    monkeypatch.setattr(exact_noise, "rounded_normals", forbidden)
+    monkeypatch.setattr(mechanism, "rounded_normals", forbidden)
     with pytest.raises(ValueError, match=message):
         release_atlas(**{**GOOD, **change})
 

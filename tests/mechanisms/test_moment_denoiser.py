@@ -27,7 +27,8 @@ from dpmd_fast import (
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.lab.datasets import distance_to_manifold, make_shape, simulate
-from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.mechanisms.moments import natural_tau
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.privacy.entropy import open_source
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.privacy.noise import noisy_sums
@@ -59,7 +60,7 @@ def plain_loop(Y, Z, h, dim, mus, seed, beta=2.0, adjacency="replace-one"):
         index = build_index(X, h)
         tau = natural_tau(index, beta)
         lattice = choose_lattice(mu, tau, adjacency)
-        sums = MomentSums(index, beta, tau, lattice, HOMOGENEOUS)
+        sums = MomentSums(index, beta, tau, lattice.steps, HOMOGENEOUS)
         sums.add(Y)
         values = noisy_sums(sums.total(), lattice, source)
         occupied = [value[-1, -1] >= 3.0 * lattice.noise_scale for value in values]

@@ -18,13 +18,13 @@ import dpmd_fast.mechanisms.moments
 from dpmd_fast import Budget, LargeDeltaWarning, Release, release_atlas, release_moments
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
-from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.mechanisms.moments import natural_tau
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.privacy.accounting import gdp_mu
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.exact_noise import rounded_normals
 from dpmd_fast.privacy.guarantee import certified_guarantee
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.privacy.noise import noisy_sums
+from dpmd_fast.privacy.noise import noisy_sums, rounded_normals
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 ADJACENCIES = ("replace-one", "add-remove")
@@ -192,7 +192,7 @@ def test_values_are_exact_sums_plus_rounded_normals(D, adjacency):
     index = build_index(locations, 0.7)
     tau = natural_tau(index, 2.5)
     lattice = choose_lattice(BUDGET.mu, tau, adjacency)
-    sums = MomentSums(index, 2.5, tau, lattice, HOMOGENEOUS)
+    sums = MomentSums(index, 2.5, tau, lattice.steps, HOMOGENEOUS)
     sums.add(Y)
     steps = np.rint(release.values / release.lattice)
     # rounding is that of one product and one quotient, far below one step

@@ -28,7 +28,7 @@ from dpmd_fast.models.geometry.layers import Layer
 from dpmd_fast.models.preprocessor import Preprocessor
 from dpmd_fast.privacy import noise as mechanism
 from dpmd_fast.privacy.guarantee import certified_guarantee
-from dpmd_fast.privacy.quantiles import rank_error
+from dpmd_fast.privacy.histograms import rank_error
 
 NAMES = ("crp", "sodium", "score")
 PLAIN = Preprocessor((1.0, 140.0, -5.0), (0.5, 3.0, 2.0), (True, False, False))

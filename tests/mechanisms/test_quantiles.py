@@ -10,21 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmd_fast import Budget
+from dpmd_fast.mechanisms.preprocessor import nested, noisy_counts
+from dpmd_fast.models.quantiles import cumulative, fitted_counts, median_and_mad, quantile
 from dpmd_fast.privacy import noise as mechanism
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.quantiles import (
-    Grid,
-    NestedCounts,
-    cumulative,
-    fitted_counts,
-    levels_of,
-    median_and_mad,
-    nested,
-    nested_lattice,
-    noisy_counts,
-    quantile,
-    rank_error,
-)
+from dpmd_fast.privacy.histograms import Grid, levels_of, nested_lattice, rank_error
+from dpmd_fast.reference.histograms import NestedCounts
 
 BINS = 16
 GRIDS = [

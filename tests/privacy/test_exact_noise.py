@@ -14,9 +14,9 @@ import pytest
 from scipy import stats
 
 from dpmd_fast.kernels.noise import exact_normal
-from dpmd_fast.privacy import exact_noise
+from dpmd_fast.privacy import noise
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.exact_noise import rounded_normals
+from dpmd_fast.privacy.noise import rounded_normals
 
 ACCEPT, REJECT = 1e-3, 1e-6  # seeds are fixed: a test either holds for ever or the sampler has changed
 SMALL = (1, 4, 11)
@@ -226,7 +226,7 @@ def test_moments_and_independence(deviation):
     assert abs(x.mean()) < 4.0 / math.sqrt(n)
     assert abs((x**3).mean()) < 4.0 * math.sqrt(15.0 / n)
     assert abs((x**4).mean() - 3.0) < 4.0 * math.sqrt(96.0 / n)
-    for lag in (1, 2, 3, 64, exact_noise.CHUNK):
+    for lag in (1, 2, 3, 64, noise.CHUNK):
         for power in (1, 2):  # neighbours that share words would show in the squares
             y = x**power - (power - 1)
             assert abs((y[lag:] * y[:-lag]).mean()) < 4.0 * power / math.sqrt(n - lag)
@@ -297,7 +297,7 @@ def test_short_buffers_are_not_biased(share, count):
 
 def test_refills_are_not_biased(monkeypatch):
     ref = rounded_normals(open_source(42), 64 * 2000, 4)
-    monkeypatch.setattr(exact_noise, "CHUNK", 64)
+    monkeypatch.setattr(noise, "CHUNK", 64)
     monkeypatch.setattr(exact_normal, "words_for", lambda count: min(count, 3))
     sample = rounded_normals(open_source(42), 64 * 2000, 4)
     assert (sample != ref).any()
@@ -306,7 +306,7 @@ def test_refills_are_not_biased(monkeypatch):
     assert integer_p(sample, 4, 1.02) < REJECT
 
 
-CHUNK, AT_A_TIME = exact_noise.CHUNK, exact_noise.CHUNK * exact_noise.CHUNKS_AT_A_TIME
+CHUNK, AT_A_TIME = noise.CHUNK, noise.CHUNK * noise.CHUNKS_AT_A_TIME
 
 
 @pytest.mark.parametrize("count", [0, 1, 100, CHUNK - 1, CHUNK, CHUNK + 1, AT_A_TIME - 1, AT_A_TIME + 12_345])
@@ -327,8 +327,8 @@ def test_thread_count_does_not_matter_when_words_run_out(monkeypatch):
 
 @pytest.mark.kernels
 def test_driver_by_hand(monkeypatch):
-    monkeypatch.setattr(exact_noise, "CHUNK", 8)
-    monkeypatch.setattr(exact_noise, "CHUNKS_AT_A_TIME", 2)
+    monkeypatch.setattr(noise, "CHUNK", 8)
+    monkeypatch.setattr(noise, "CHUNKS_AT_A_TIME", 2)
     monkeypatch.setattr(exact_normal, "words_for", lambda count: count - 1 if count > 1 else 1)
     comp = rounded_normals(open_source(45), 20, 1000, n_threads=1)
     source = open_source(45)
@@ -353,7 +353,7 @@ def test_seeded_samples_are_fixed_for_ever():
 FORK = """
 import os
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.exact_noise import rounded_normals
+from dpmd_fast.privacy.noise import rounded_normals
 
 private, seeded = open_source(), open_source(3)
 rounded_normals(private, 5, 2**28), rounded_normals(seeded, 5, 2**28)

@@ -383,7 +383,7 @@ def test_a_failing_task_leaves_nothing_in_the_logs(caplog):
     settings = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
     with LocalCluster(**settings) as cluster, Client(cluster):
         found = sums.compute()
-    assert found == Failure("ValueError")
+    assert found == Failure("UserValueError")
     assert "7.77" not in caplog.text
 
 

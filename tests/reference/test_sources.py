@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse
 
-from dpmd_fast.reference.sources.open import check_valid, open_reference, shares_memory
+from dpmd_fast.reference.sources.open import open_reference
+from dpmd_fast.reference.sources.overlap import overlaps
+from dpmd_fast.reference.sources.validity import check_valid
 
 N, NAMES = 1009, ["a", "b", "c"]
 Y = np.random.default_rng(0).normal(size=(N, 3))
@@ -639,12 +641,12 @@ def test_shared_memory_of_arrays():
         [Y[3], Y[9]],
         Array(Y[4:]),
     ):
-        assert shares_memory(source, part)
+        assert overlaps(source, part)
     for other in (Y.copy(), Y[:5].tolist(), None, "text", TABLE, np.zeros(0)):
-        assert not shares_memory(source, other)
+        assert not overlaps(source, other)
     left = open_reference(Y[:, :1])
-    assert not shares_memory(left, Y[:, 1:])
-    assert not shares_memory(open_reference(Y[:500]), Y[500:])
+    assert not overlaps(left, Y[:, 1:])
+    assert not overlaps(open_reference(Y[:500]), Y[500:])
 
 
 class Array:
@@ -662,45 +664,45 @@ def test_shared_memory_of_tables():
         column = table["b"].chunk(0).to_numpy()
         frame = table.to_pandas(types_mapper=pd.ArrowDtype)
         for part in (reference, table, table.slice(7, 1), table.select(["c"]), column, column[5:9], frame):
-            assert shares_memory(source, part)
-        assert not shares_memory(source, fresh(TABLE))
-        assert not shares_memory(open_reference(reference.slice(0, 900)), table.slice(900))
+            assert overlaps(source, part)
+        assert not overlaps(source, fresh(TABLE))
+        assert not overlaps(open_reference(reference.slice(0, 900)), table.slice(900))
     flags = pa.table({"flag": pa.array([True, False] * 100)})
-    assert shares_memory(open_reference(flags), flags.slice(100, 50))
+    assert overlaps(open_reference(flags), flags.slice(100, 50))
     gaps = pa.table({"x": pa.array([1.0, None, 3.0])})
-    assert shares_memory(open_reference(gaps), gaps.slice(2))
+    assert overlaps(open_reference(gaps), gaps.slice(2))
 
 
 def test_shared_memory_of_frames():
     frame = pd.DataFrame(Y.copy(), columns=NAMES)
     source = open_reference(frame)
     for part in (frame, frame.to_numpy(), frame["b"].to_numpy(), frame.iloc[10:20]):
-        assert shares_memory(source, part)
-    assert not shares_memory(source, frame.copy())
+        assert overlaps(source, part)
+    assert not overlaps(source, frame.copy())
     frame = pl.DataFrame(Y.copy(), schema=NAMES)
     source = open_reference(frame)
     for part in (frame, frame["b"].to_numpy(), frame.head(10), frame.to_arrow()):
-        assert shares_memory(source, part)
-    assert not shares_memory(source, Y)
+        assert overlaps(source, part)
+    assert not overlaps(source, Y)
     np.testing.assert_array_equal(rows_of(source), Y)
 
 
 def test_streams_are_compared_by_identity_and_not_read():
     for stream in (TABLE.to_reader(), Exporter(TABLE, times=1)):
         source = open_reference(stream)
-        assert shares_memory(source, stream)
-        assert not shares_memory(source, Y)
+        assert overlaps(source, stream)
+        assert not overlaps(source, Y)
         np.testing.assert_array_equal(rows_of(source), Y)
 
 
 def test_the_same_file_is_the_same_reference(tmp_path):
     one, two = parquet(tmp_path, name="1.parquet"), parquet(tmp_path, name="2.parquet")
     source = open_reference(one)
-    assert shares_memory(source, str(one))
-    assert shares_memory(source, [two, one])
-    assert not shares_memory(source, two)
-    assert not shares_memory(source, tmp_path / "missing")
-    assert not shares_memory(source, Y)
+    assert overlaps(source, str(one))
+    assert overlaps(source, [two, one])
+    assert not overlaps(source, two)
+    assert not overlaps(source, tmp_path / "missing")
+    assert not overlaps(source, Y)
 
 
 def test_import_is_light():

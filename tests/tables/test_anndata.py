@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from samples import make_atlas
 
 from dpmd_fast import Budget, DPManifoldDenoiser, release_atlas, release_moments
-from dpmd_fast.reference.sources.open import open_reference, overlaps
+from dpmd_fast.reference.sources.open import open_reference
+from dpmd_fast.reference.sources.overlap import overlaps
 from dpmd_fast.tables.anndata import denoise_anndata
 
 ATLAS, NAMELESS = make_atlas(("g2", "g0", "g5")), make_atlas(None)

@@ -5,7 +5,7 @@ global rotation to principal axes, and the length of the rest. It bounds a dista
 
     |x - y|^2 >= |x1 - y1|^2 + (rx - ry)^2 = lower,     |x - y|^2 <= lower + 4 rx ry,
 
-so a tile of sketch products settles all but a thin shell of candidates, and only that shell is
+so a tile of sketch products decides all but a thin shell of candidates, and only that shell is
 measured in full, by differences of the original coordinates. Rounding in the sketch moves
 candidates into the shell, never across the radius: the answer is the one of a plain double loop.
 
@@ -34,15 +34,15 @@ SINGLE_EPS = float(np.finfo(np.float32).eps)
 
 
 def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = None) -> np.ndarray:
-    """Number of reference points within the closed ball around each row of `X`."""
+    """Count the reference points in the closed ball around each row of `X`."""
     points, rests = sketch_queries(index, X)
     with threads(n_threads, chunk=16):
         return _count(index, pad_queries(index, X), points, rests)
 
 
 @device(inline=True)
-def walk_room(index):
-    """Scratch for `find_leaves` (a stack, gaps) and `near_masks` (a shifted point, two words)."""
+def walk_scratch(index):
+    """Arrays of `find_leaves` (a stack, gaps) and `near_masks` (a shifted point, two words)."""
     return (
         np.empty(128, np.int64),
         np.empty(_BUNDLE),
@@ -53,7 +53,7 @@ def walk_room(index):
 
 @device(inline=True)
 def find_leaves(index, low, high, size, leaves, walk):
-    """Leaves whose box may come within the radius of the box [low, high]; returns their number.
+    """Find the leaves whose box may come within the radius of the box [low, high]; return their number.
 
     `size` is the largest |sketch|^2 in that box, `walk` is scratch. The tree is left where a node has few
     leaves: their boxes lie side by side, and looking at all of them costs less than following branches.
@@ -89,7 +89,7 @@ def find_leaves(index, low, high, size, leaves, walk):
 
 @device(inline=True)
 def _leaf_gaps(leaf_low, leaf_high, first, count, low, high, gaps):
-    """Squared distances of `count` leaf boxes to the box [low, high]."""
+    """Measure the squared distances of `count` leaf boxes to the box [low, high]."""
     for j in range(count):
         gaps[j] = 0.0
     for k in range(len(low)):
@@ -103,8 +103,8 @@ def _leaf_gaps(leaf_low, leaf_high, first, count, low, high, gaps):
 
 
 @device
-def settle(Y, limit, X, x0, first, inside, maybe):
-    """`inside` plus those of `maybe` that a full distance puts within the radius; bit 0 is row `first`."""
+def measure_shell(Y, limit, X, x0, first, inside, maybe):
+    """Add to `inside` those of `maybe` that a full distance puts within the radius; bit 0 is row `first`."""
     width = Y.shape[1]
     shell = maybe & ~inside
     one = np.uint64(1)
@@ -118,7 +118,7 @@ def settle(Y, limit, X, x0, first, inside, maybe):
 
 @device
 def _row_gaps(sketch, low, high, gaps):
-    """Squared distance of each point of a leaf to the box [low, high], from below."""
+    """Bound the squared distance of each point of a leaf to the box [low, high] from below."""
     gaps[:] = 0.0
     for k in range(len(low)):
         for r in range(LEAF):
@@ -134,7 +134,7 @@ def leaf_masks(index, leaf, leaves, found, masks):
     """masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`.
 
     Sketches are compared in single precision about the middle of the leaf, where they are of the
-    size of one; what single precision cannot decide is settled in double.
+    size of one; what single precision cannot decide is measured in double.
     """
     n, width = index.rows.shape
     depth = index.depth
@@ -184,7 +184,7 @@ def leaf_masks(index, leaf, leaves, found, masks):
                     words[1] = 0
                 word = words[0]
                 if word != words[1]:
-                    word = settle(
+                    word = measure_shell(
                         index.rows, h2, index.rows, (leaf * LEAF + r) * width, other * LEAF, words[1], word
                     )
             masks[r, f] = word
@@ -192,7 +192,7 @@ def leaf_masks(index, leaf, leaves, found, masks):
 
 @device(inline=True)
 def near_masks(index, point, rest, size, leaves, found, near, sure, walk):
-    """Points that may lie (`near`) and surely lie (`sure`) in the ball around one query, by leaf.
+    """Mark the points that may lie (`near`) and surely lie (`sure`) in the ball around one query, by leaf.
 
     `size` is the squared norm of the query's sketch. Leaves without candidates are taken off the list;
     returns the number of those left. No helper is called in the loop, and arrays are taken out of the index
@@ -243,12 +243,12 @@ def near_masks(index, point, rest, size, leaves, found, near, sure, walk):
 
 @device
 def point_masks(index, X, x0, point, rest, leaves, masks):
-    """Leaves with points in the ball around one query (row at element `x0` of X), and which points.
+    """Find the leaves with points in the ball around one query (row at element `x0` of X), and which points.
 
     Returns the number of leaves; a few of them may turn out to have none.
     """
     size = square_norm(point)
-    walk = walk_room(index)
+    walk = walk_scratch(index)
     found = find_leaves(index, point, point, size, leaves, walk)
     sure = np.empty(found, np.uint64)
     found = near_masks(index, point, rest, size, leaves, found, masks, sure, walk)
@@ -267,9 +267,9 @@ def point_masks(index, X, x0, point, rest, leaves, masks):
 
 
 @device
-def search_room(index):
-    """Scratch for `candidates`, once for many points: leaves, words (near and sure), sketch, axes, a row,
-    and that of the walk."""
+def search_scratch(index):
+    """Arrays of `find_candidates`, once for many points: leaves, words (near and sure), sketch, axes, a row,
+    and those of the walk."""
     n_leaves = len(index.rests)
     across = np.zeros((index.depth, index.rows.shape[1]))
     for i in range(index.columns):
@@ -281,14 +281,17 @@ def search_room(index):
         np.empty(index.sketch.shape[1]),
         across,
         np.zeros(index.rows.shape[1]),
-        walk_room(index),
+        walk_scratch(index),
     )
 
 
 @device(inline=True)
-def candidates(index, X, q, room):
-    """Leaves and words of points that may lie in the ball around row q of X, in `room`; their number."""
-    leaves, words, point, across, left, walk = room
+def find_candidates(index, X, q, scratch):
+    """Fill `scratch` with leaves and words of points that may lie in the ball around row q of X.
+
+    Returns the number of leaves.
+    """
+    leaves, words, point, across, left, walk = scratch
     rest = sketch_point(index, X, q * X.shape[1], point, across, left)
     size = square_norm(point)
     found = find_leaves(index, point, point, size, leaves, walk)
@@ -297,7 +300,7 @@ def candidates(index, X, q, room):
 
 @device(inline=True)
 def all_bits(count):
-    """A word with its first `count` bits set."""
+    """Return a word with its first `count` bits set."""
     full = ~np.uint64(0)
     return full if count == LEAF else ~(full << np.uint64(count))
 

@@ -1,8 +1,10 @@
-"""Exact integer sums over records, on the private side of the wall.
+"""Exact integer sums over records, added block by block.
 
-Blocks of records are added in float64, where sums of integers are exact below 2^53, and moved on to 64-bit
-integers before they get there. So the sums do not depend on the order of the records, on blocks, or on how
-records are split over several sums that are added up.
+Blocks are summed in float64, where sums of integers are exact below 2^53, and moved to 64-bit integers before
+they get there. So the sums do not depend on the order of the records, on blocks, or on how records are split
+over several sums that are added up.
+
+Every kind of sums takes `steps`, the step of the lattice and the bound on a record's contribution in steps.
 """
 
 from __future__ import annotations
@@ -15,58 +17,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.kernels.charts import Field, move
+from dpmd_fast.kernels.charts import Field, apply_fields
+from dpmd_fast.kernels.jit import kernel, prange, threads
 from dpmd_fast.kernels.search.index import BallIndex
+from dpmd_fast.kernels.sums.clip import Clipping, make_clipping
 from dpmd_fast.kernels.sums.features import add_feature_block
-from dpmd_fast.kernels.sums.moments import (
-    EXACT,
-    Clipping,
-    Room,
-    add_block,
-    block_rows,
-    room_for_block,
-    symmetric_integers,
-)
+from dpmd_fast.kernels.sums.moments import add_moment_block
+from dpmd_fast.kernels.sums.pairs import Pairs, block_rows, pairs_for_block
 from dpmd_fast.kernels.sums.residuals import ResidualFrames, add_residual_block, feature_width
 from dpmd_fast.kernels.vector.lanes import LANES
-from dpmd_fast.privacy.lattice import Lattice, Steps
 
 Rows = NDArray[np.floating[Any]]
-MOST = 1 << 62
-_COPIES = 4  # of the sums, from floats to what is released
-
-
-def check_memory(locations: int, columns: int) -> None:
-    """Refuse, before a spend, moments of so many locations that there is no memory for them."""
-    size = 8 * locations * (columns + 1) ** 2
-    try:
-        np.empty(_COPIES * size, np.uint8)
-    except MemoryError:
-        raise MemoryError(
-            f"moments of {locations} locations in {columns} columns need {_COPIES * size / 2**30:.1f} GB, "
-            "more than there is: take fewer locations"
-        ) from None
-
-
-class TooManyRecords(OverflowError):  # noqa: N818
-    """The sums could leave 64 bits."""
-
-    def __init__(self) -> None:
-        super().__init__("too many records for 64-bit sums at this budget")
+EXACT = 1 << 53  # float64 sums of integers are exact below this
+SUM_LIMIT = 1 << 62  # 64-bit sums stay below this
 
 
 class ExactSums(ABC):
-    """Sums of integer matrices (K, F, F) over records, each bounded by `bound` in norm."""
+    """Sums of integer matrices (K, F, F) over records of `columns` numbers.
 
-    _n_threads: int | None
+    `add` trusts its caller to give records with `columns` columns.
+    """
 
-    def __init__(self, locations: int, features: int, width: int, bound: int, columns: int) -> None:
+    def __init__(
+        self,
+        locations: int,
+        features: int,
+        width: int,
+        clipping: Clipping,
+        columns: int,
+        n_threads: int | None,
+    ) -> None:
         self._features = features
-        self._columns = columns
-        self.bound = bound
+        self._clipping = clipping
+        self._n_threads = n_threads
         self._recent = np.zeros((locations, width, width))
         self._totals: NDArray[np.int64] | None = None
         self._recent_rows = 0
+        self.columns = columns
+        self.bound = clipping.bound
         self.rows = 0
 
     @abstractmethod
@@ -75,31 +63,29 @@ class ExactSums(ABC):
 
     @abstractmethod
     def _order(self) -> NDArray[np.integer[Any]]:
-        """The caller's number of each location."""
+        """Return the caller's number of each location."""
 
     def add(self, Y: Rows) -> None:
         """Add the rows of `Y`."""
-        if Y.shape[1] != self._columns:
-            raise ValueError(f"blocks holds an array of {Y.shape[1]} column(s): must have {self._columns}")
-        if (self.rows + len(Y)) * self.bound >= MOST:
-            raise TooManyRecords
+        if (self.rows + len(Y)) * self.bound >= SUM_LIMIT:
+            raise OverflowError("too many records for 64-bit sums")
         size = min(block_rows(len(self._recent)), (EXACT - 1) // self.bound)
         for start in range(0, len(Y), size):
             block = Y[start : start + size]
             if (self._recent_rows + len(block)) * self.bound >= EXACT:
-                self._settle()
+                self._flush()
             self._add_block(block)
             self._recent_rows += len(block)
         self.rows += len(Y)
 
     def total(self) -> NDArray[np.int64]:
-        """The sums (K, F, F) in the order of the locations, symmetric."""
+        """Return the sums (K, F, F) in the order of the locations, symmetric."""
         if self._totals is not None:
-            self._settle()
+            self._flush()
         sums = self._recent if self._totals is None else self._totals
         return symmetric_integers(sums, self._order(), self._features, self._n_threads)
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         """Move the recent sums to 64-bit integers."""
         if self._totals is None:
             self._totals = self._recent.astype(np.int64)
@@ -110,20 +96,16 @@ class ExactSums(ABC):
 
 
 @contextmanager
-def _all_clipped(room: Room, rows: int) -> Iterator[None]:
+def _all_clipped(pairs: Pairs, rows: int) -> Iterator[None]:
     """Refuse sums in which a record was not clipped by its own values.
 
     Errors of threads inside a parallel kernel can get lost, as when there is no memory for their scratch:
-    what `room` held of other records would then be taken for theirs. A reach below zero adds nothing.
+    what `pairs` held of other records would then be taken for theirs. A count below zero adds nothing.
     """
-    room.reach[:rows] = -1
+    pairs.counts[:rows] = -1
     yield
-    if (room.reach[:rows] < 0).any():
+    if (pairs.counts[:rows] < 0).any():
         raise MemoryError("records could not be summed: a thread found no memory")
-
-
-def _clipping(beta: float, c: float, tau: float, lattice: Lattice | Steps) -> Clipping:
-    return Clipping(beta, c, tau, float(np.sqrt(1.0 / lattice.step)), lattice.bound)
 
 
 class MomentSums(ExactSums):
@@ -134,23 +116,31 @@ class MomentSums(ExactSums):
         index: BallIndex,
         beta: float,
         tau: float,
-        lattice: Lattice | Steps,
+        steps: tuple[float, int],
         c: float,
         n_threads: int | None = None,
     ) -> None:
         K, width = index.rows.shape
-        super().__init__(K, index.columns + 1, width, lattice.bound, index.columns)
+        super().__init__(K, index.columns + 1, width, make_clipping(tau, steps), index.columns, n_threads)
         self._index = index
-        self._clipping = _clipping(beta, c, tau, lattice)
-        self._n_threads = n_threads
-        self._room = room_for_block(K)
+        self._beta, self._c = beta, c
+        self._pairs = pairs_for_block(K)
 
     def _order(self) -> NDArray[np.integer[Any]]:
         return self._index.order
 
     def _add_block(self, Y: Rows) -> None:
-        with _all_clipped(self._room, len(Y)):
-            add_block(self._index, self._clipping, Y, self._recent, self._room, self._n_threads)
+        with _all_clipped(self._pairs, len(Y)):
+            add_moment_block(
+                self._index,
+                self._beta,
+                self._c,
+                self._clipping,
+                Y,
+                self._recent,
+                self._pairs,
+                self._n_threads,
+            )
 
 
 class ResidualSums(ExactSums):
@@ -161,17 +151,17 @@ class ResidualSums(ExactSums):
         fields: list[Field],
         frames: ResidualFrames,
         tau: float,
-        lattice: Lattice | Steps,
+        steps: tuple[float, int],
         c: float,
         n_threads: int | None = None,
     ) -> None:
         K, columns, dim = len(frames.balls.rows), frames.balls.columns, frames.frames.shape[1]
-        super().__init__(K, dim + columns + 1, feature_width(columns, dim), lattice.bound, columns)
+        width = feature_width(columns, dim)
+        super().__init__(K, dim + columns + 1, width, make_clipping(tau, steps), columns, n_threads)
         self._fields = fields
         self._frames = frames
-        self._clipping = _clipping(2.0, c, tau, lattice)
-        self._n_threads = n_threads
-        self._room = room_for_block(K, dim)
+        self._c = c
+        self._pairs = pairs_for_block(K, dim)
 
     def _order(self) -> NDArray[np.integer[Any]]:
         return self._frames.balls.order
@@ -181,9 +171,16 @@ class ResidualSums(ExactSums):
         X, reached = apply_fields(self._fields, Y, self._n_threads)
         residuals = Y - X
         residuals[~reached] = np.inf  # out of reach of every chart: contributes nothing
-        with _all_clipped(self._room, len(Y)):
+        with _all_clipped(self._pairs, len(Y)):
             add_residual_block(
-                self._frames, self._clipping, X, residuals, self._recent, self._room, self._n_threads
+                self._frames,
+                self._c,
+                self._clipping,
+                X,
+                residuals,
+                self._recent,
+                self._pairs,
+                self._n_threads,
             )
 
 
@@ -191,12 +188,10 @@ class FeatureSums(ExactSums):
     """Moments of one vector of `features` per record, at one location; `add` takes the vectors."""
 
     def __init__(
-        self, features: int, tau: float, lattice: Lattice | Steps, n_threads: int | None = None
+        self, features: int, tau: float, steps: tuple[float, int], n_threads: int | None = None
     ) -> None:
         width = LANES * ((features + LANES - 1) // LANES)
-        super().__init__(1, features, width, lattice.bound, features)
-        self._clipping = _clipping(2.0, 1.0, tau, lattice)
-        self._n_threads = n_threads
+        super().__init__(1, features, width, make_clipping(tau, steps), features, n_threads)
 
     def _order(self) -> NDArray[np.integer[Any]]:
         return np.zeros(1, np.int64)
@@ -205,11 +200,26 @@ class FeatureSums(ExactSums):
         add_feature_block(self._clipping, Y, self._recent, self._n_threads)
 
 
-def apply_fields(
-    fields: list[Field], X: Rows, n_threads: int | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Move the rows of `X` with one field after the other; whether the first one had charts in reach."""
-    moved, reached = move(fields[0], X, n_threads)
-    for field in fields[1:]:
-        moved = move(field, moved, n_threads)[0]
-    return moved, reached
+def symmetric_integers(
+    sums: np.ndarray, order: np.ndarray, features: int, n_threads: int | None = None
+) -> np.ndarray:
+    """Return sums (K, width, width), of which the upper blocks are filled in, as whole integer matrices.
+
+    Location a goes to the place order[a].
+    """
+    out = np.empty((len(sums), features, features), np.int64)
+    with threads(n_threads):
+        _symmetric(sums, order, out)
+    return out
+
+
+@kernel(parallel=True)
+def _symmetric(sums, order, out):
+    F = out.shape[1]
+    for a in prange(len(sums)):
+        place = order[a]
+        for j in range(F):
+            for k in range(j, F):
+                value = np.int64(sums[a, j, k])
+                out[place, j, k] = value
+                out[place, k, j] = value

@@ -6,12 +6,10 @@ in a fixed order, where a matrix product would depend on the block.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.sums.moments import Clipping
+from dpmd_fast.kernels.sums.clip import Clipping, clip
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.tiles import add_gram
 
@@ -58,7 +56,7 @@ def add_feature_block(
     chunks = -(-len(features) // _CHUNK)
     partial = np.zeros((chunks, width, width))
     with threads(n_threads, chunk=1):
-        _add(features, F, clipping.tau, clipping.unit, clipping.bound, partial)
+        _add(features, F, clipping, partial)
     sums[0] += partial.sum(axis=0)
 
 
@@ -105,45 +103,36 @@ def _points(X, center, across, out):
                 out[i, k] += value * across[e, k]
 
 
-@device
-def _integer_vector(f, F, tau, unit, bound, v):
-    """Clipped and truncated f in v; zero where f is not finite."""
-    square = 0.0
+@device(inline=True)
+def _measure(record, scales, count, squares):
+    """Set squares[0] = v . v, for `clip`."""
+    f, F = record
+    total = 0.0
     for k in range(F):
-        square += f[k] * f[k]
-        v[k] = 0.0
-    if not (square > 0.0 and square < math.inf):
-        return
-    factor = unit * math.sqrt(min(1.0, tau / square))
-    shrink = 2.0**-50
-    while shrink < 0.5:
-        total = 0.0
-        for k in range(F):
-            v[k] = math.trunc(factor * f[k])
-            total += v[k] * v[k]
-        if total <= bound:
-            return
-        factor *= 1.0 - shrink
-        shrink *= 2.0
-    for k in range(F):
-        v[k] = 0.0
+        value = np.trunc(scales[0] * f[k])
+        total += value * value
+    squares[0] = total
 
 
 @device
-def _add_chunk(features, F, tau, unit, bound, first, last, sums):
+def _add_chunk(features, F, clipping, first, last, sums):
     groups = sums.shape[0] // LANES
     panel = np.zeros((groups, _CHUNK, LANES))
-    v = np.empty(F)
+    roots, scales, squares = np.ones(1), np.empty(1), np.empty(1)
     for i in range(first, last):
-        _integer_vector(features[i], F, tau, unit, bound, v)
+        f = features[i]
+        square = 0.0
         for k in range(F):
-            panel[k // LANES, i - first, k % LANES] = v[k]
+            square += f[k] * f[k]
+        if clip(_measure, (f, F), roots, 1, square, 1.0, clipping, scales, squares):
+            for k in range(F):
+                panel[k // LANES, i - first, k % LANES] = np.trunc(scales[0] * f[k])
     add_gram(panel, _CHUNK, last - first, sums, groups)
 
 
 @kernel(parallel=True)
-def _add(features, F, tau, unit, bound, partial):
+def _add(features, F, clipping, partial):
     n = len(features)
     for chunk in prange(len(partial)):
         first = np.int64(chunk) * _CHUNK
-        _add_chunk(features, F, tau, unit, bound, first, min(first + _CHUNK, n), partial[chunk])
+        _add_chunk(features, F, clipping, first, min(first + _CHUNK, n), partial[chunk])

@@ -5,7 +5,7 @@ V it adds v v^T with v = trunc(factor sqrt(k) f),
 
     f = (V^T (x - b) / h, r / h_N, sqrt(c)),    k = (1 - |x - b|^2 / h^2 - |r|^2 / h_N^2)_+^2,
 
-clipped over all charts together, as in `moments.py`: x is a function of the record and of released values.
+and one factor for all charts (`clip.py`): x is a function of the record and of released values.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.search.balls import candidates, search_room
+from dpmd_fast.kernels.search.balls import find_candidates, search_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
-from dpmd_fast.kernels.sums.moments import CHUNK, PANEL, Clipping, Room, by_location, check_done
+from dpmd_fast.kernels.sums.clip import Clipping, clip
+from dpmd_fast.kernels.sums.pairs import CHUNK, PANEL, Pairs, check_done, sort_by_location
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros
 from dpmd_fast.kernels.vector.lanes import LANES
-from dpmd_fast.kernels.vector.quads import in_quads, measure_four_charts
+from dpmd_fast.kernels.vector.quads import measure_four_charts, pack_quads
 from dpmd_fast.kernels.vector.tiles import add_gram
 
 
 class ResidualFrames(NamedTuple):
-    """Where residuals are measured: charts in leaf order, by fours."""
+    """Charts that residuals are measured at: in leaf order, by fours."""
 
     balls: BallIndex  # about the points b, with radius h
     centers: np.ndarray  # (quads, D, 4) b
@@ -37,67 +38,72 @@ class ResidualFrames(NamedTuple):
 def make_frames(
     centers: np.ndarray, tangents: np.ndarray, h: float, normal: float, n_threads: int | None = None
 ) -> ResidualFrames:
-    """Charts with `centers` (K, D) and `tangents` (K, D, d)."""
+    """Return frames for charts with `centers` (K, D) and `tangents` (K, D, d)."""
     index = build_index(centers, h, n_threads, finest=LANES)
     rows = tangents[index.order].transpose(0, 2, 1)
-    return ResidualFrames(index, in_quads(centers[index.order]), in_quads(rows), float(normal))
+    return ResidualFrames(index, pack_quads(centers[index.order]), pack_quads(rows), float(normal))
 
 
 def feature_width(columns: int, dim: int) -> int:
-    """Padded number of features: tangent coordinates, residual, homogeneous coordinate."""
+    """Return the padded number of features: tangent coordinates, residual, homogeneous coordinate."""
     return LANES * ((dim + columns + 1 + LANES - 1) // LANES)
 
 
 def residual_norms(
     frames: ResidualFrames, X: np.ndarray, R: np.ndarray, c: float, n_threads: int | None = None
 ) -> np.ndarray:
-    """Norm over all charts of the contribution of each record (x, r), before clipping."""
+    """Return the norm over all charts of what each record (x, r) would add without clipping."""
     out = np.empty(len(X))
     with threads(n_threads, chunk=1):
-        _norms(*frames, _rows(X), _rows(R), float(c), out)
+        _norms(*frames, _contiguous(X), _contiguous(R), float(c), out)
     return out
 
 
 def add_residual_block(
     frames: ResidualFrames,
+    c: float,
     clipping: Clipping,
     X: np.ndarray,
     R: np.ndarray,
     sums: np.ndarray,
-    room: Room,
+    pairs: Pairs,
     n_threads: int | None = None,
 ) -> None:
-    """Add records (x, r), at most `moments.block_rows` of them, to `sums` (K, width, width), upper blocks."""
-    c, residuals = float(clipping.c), _rows(R)
+    """Add records (x, r), at most `block_rows` of them, to the upper blocks of `sums` (K, width, width)."""
+    c, residuals = float(c), _contiguous(R)
     with threads(n_threads, chunk=1):
-        _reach(*frames, _rows(X), residuals, c, clipping.tau, clipping.unit, clipping.bound, *room[:4])
+        _clip_block(*frames, _contiguous(X), residuals, c, clipping, *pairs[:4])
     with threads(n_threads, chunk=1):
-        starts = by_location(len(X), len(frames.balls.rows), room)
+        starts = sort_by_location(len(X), len(frames.balls.rows), pairs)
         done = np.zeros(len(sums), np.bool_)
         bandwidths = frames.balls.radius, frames.normal
-        _accumulate(bandwidths, residuals, c, starts, *room[4:], sums, done)
+        _accumulate(bandwidths, residuals, c, starts, *pairs[4:], sums, done)
     check_done(done)
 
 
-def _rows(values: np.ndarray) -> np.ndarray:
+def _contiguous(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, dtype=np.float64)
 
 
 @device
-def _scratch(index, frames):
-    """Of `_find`: charts, square roots of weights, coordinates (d, charts); then four charts; the search."""
+def _chart_scratch(index, frames):
+    """Arrays of `_find_charts`: charts, square roots of weights, coordinates (d, charts); then for four
+    charts; then for the search."""
     K, d, D = len(index.rows), frames.shape[1], frames.shape[2]
     found = (np.empty(K, np.int32), np.empty(K), np.empty((d, K)))
     four = (np.empty((D, LANES)), np.empty(LANES), np.empty((d, LANES)))
-    return found, four, search_room(index)
+    return found, four, search_scratch(index)
 
 
 @device(inline=True)
-def _find(index, centers, frames, normal, X, R, q, c, scratch):
-    """Number of charts in reach of record q, and the squared norm; which they are goes to `scratch`."""
+def _find_charts(index, centers, frames, normal, X, R, q, c, scratch):
+    """Find the charts in reach of record q, with square roots of weights and coordinates, in `scratch`.
+
+    Returns their number and the squared norm of what the record would add.
+    """
     d, D = frames.shape[1], frames.shape[2]
-    (places, roots, along), (gaps, tents, coordinates), room = scratch
-    leaves, words = room[0], room[1]
+    (places, roots, along), (gaps, tents, coordinates), search = scratch
+    leaves, words = search[0], search[1]
     h2 = index.radius * index.radius
     share = 1.0 / h2
     residual2 = 0.0
@@ -109,7 +115,7 @@ def _find(index, centers, frames, normal, X, R, q, c, scratch):
     count = 0
     square = 0.0
     one = np.uint64(1)
-    for f in range(candidates(index, X, q, room)):
+    for f in range(find_candidates(index, X, q, search)):
         word = words[0, f]
         while word != 0:
             first = LANES * (count_trailing_zeros(word) // LANES)
@@ -138,9 +144,9 @@ def _find(index, centers, frames, normal, X, R, q, c, scratch):
 
 @device
 def _norm_rows(index, centers, frames, normal, X, R, first, last, c, out):
-    scratch = _scratch(index, frames)
+    scratch = _chart_scratch(index, frames)
     for q in range(first, last):
-        out[q] = math.sqrt(_find(index, centers, frames, normal, X, R, q, c, scratch)[1])
+        out[q] = math.sqrt(_find_charts(index, centers, frames, normal, X, R, q, c, scratch)[1])
 
 
 @kernel(parallel=True)
@@ -152,11 +158,9 @@ def _norms(index, centers, frames, normal, X, R, c, out):
 
 
 @device(inline=True)
-def _within(h, normal, R, q, lead, scales, count, bound, along, squares):
-    """Whether the sum of (v . v)^2 over the charts of record q is at most bound^2, in integers.
-
-    Squares are of floats that hold integers: beyond 64 bits they are large, and do not wrap around.
-    """
+def _measure(record, scales, count, squares):
+    """Set squares[i] = v . v at each chart of a record, for `clip`."""
+    h, normal, R, q, lead, along = record
     for i in range(count):
         last = np.trunc(scales[i] * lead)
         squares[i] = last * last
@@ -168,77 +172,44 @@ def _within(h, normal, R, q, lead, scales, count, bound, along, squares):
         for i in range(count):
             value = np.trunc(scales[i] / normal * R[q, k])
             squares[i] += value * value
-    total = 0
-    for i in range(count):
-        if not squares[i] <= bound:  # before its square could leave 64 bits
-            return False
-        total += np.int64(squares[i]) * np.int64(squares[i])
-        if total > bound * bound:
-            return False
-    return True
 
 
 @device
-def _reach_rows(
-    index, centers, frames, normal, X, R, first, last, c, tau, unit, bound, places, scales, reach, kept
-):
-    """Charts, scales and coordinates of the records first to last - 1, and how many there are of each."""
+def _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, kept):
+    """Find and clip the records first to last - 1: their charts, scales, coordinates, number of charts."""
+    index, centers, frames, normal = charts
     K, h, lead = len(index.rows), index.radius, math.sqrt(c)
-    scratch = _scratch(index, frames)
+    scratch = _chart_scratch(index, frames)
     here, roots, along = scratch[0]
     scaled, squares = np.empty(K), np.empty(K)
     at = first * K
     for q in range(first, last):
-        count, square = _find(index, centers, frames, normal, X, R, q, c, scratch)
-        norm = math.sqrt(square)
-        reach[q] = 0
-        if not norm > 0.0:
-            continue
-        factor = unit * math.sqrt(min(1.0, tau / norm))
-        shrink = 2.0**-50
-        while shrink < 0.5:
+        count, square = _find_charts(index, centers, frames, normal, X, R, q, c, scratch)
+        record = h, normal, R, q, lead, along
+        counts[q] = 0
+        if clip(_measure, record, roots, count, math.sqrt(square), 1.0, clipping, scaled, squares):
             for i in range(count):
-                scaled[i] = factor * roots[i]
-            if _within(h, normal, R, q, lead, scaled, count, bound, along, squares):
-                for i in range(count):
-                    places[at + i] = here[i]
-                    scales[at + i] = scaled[i]
-                    for e in range(len(along)):
-                        kept[at + i, e] = along[e, i]
-                at += count
-                reach[q] = count
-                break
-            factor *= 1.0 - shrink
-            shrink *= 2.0
+                places[at + i] = here[i]
+                scales[at + i] = scaled[i]
+                for e in range(len(along)):
+                    kept[at + i, e] = along[e, i]
+            at += count
+            counts[q] = count
 
 
 @kernel(parallel=True)
-def _reach(index, centers, frames, normal, X, R, c, tau, unit, bound, places, scales, reach, along):
+def _clip_block(index, centers, frames, normal, X, R, c, clipping, places, scales, counts, along):
     n = len(X)
     for chunk in prange((n + CHUNK - 1) // CHUNK):
         first = np.int64(chunk) * CHUNK
-        _reach_rows(
-            index,
-            centers,
-            frames,
-            normal,
-            X,
-            R,
-            first,
-            min(first + CHUNK, n),
-            c,
-            tau,
-            unit,
-            bound,
-            places,
-            scales,
-            reach,
-            along,
-        )
+        last = min(first + CHUNK, n)
+        charts = index, centers, frames, normal
+        _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, along)
 
 
 @device
 def _accumulate_at(bandwidths, R, lead, first, last, records, scales, along, sums):
+    """Add v v^T of the pairs first to last - 1, all of them at one chart."""
     h, normal = bandwidths
     d, D = along.shape[1], R.shape[1]
     groups = sums.shape[0] // LANES

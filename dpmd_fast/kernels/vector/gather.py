@@ -32,7 +32,7 @@ _LINE = 8  # doubles in a cache line
 
 
 @intrinsic
-def _closer(typingctx, word, X, x0, rows, first, width, h2, share, places, tents, at, inside):
+def _append_inside(typingctx, word, X, x0, rows, first, width, h2, share, places, tents, at, inside):
     """Candidates of `word` (bit 0 is row `first`) closer to the point at X[x0] than the radius.
 
     Their rows go to places[at:], share (h2 - r^2) > 0 to tents[at:]. Returns the end of the lists; inside[0]
@@ -52,9 +52,9 @@ def _closer(typingctx, word, X, x0, rows, first, width, h2, share, places, tents
         end = cgutils.alloca_once(builder, I64)
         builder.store(word, left)
         builder.store(at, end)
-        loop = builder.append_basic_block("closer.loop")
-        body = builder.append_basic_block("closer.body")
-        done = builder.append_basic_block("closer.done")
+        loop = builder.append_basic_block("inside.loop")
+        body = builder.append_basic_block("inside.body")
+        done = builder.append_basic_block("inside.done")
         builder.branch(loop)
         builder.position_at_end(loop)
         bits = builder.load(left)
@@ -166,7 +166,7 @@ def _add_outers_four(typingctx, bases, roots, places, start, stop, count, C):
     return sig, codegen
 
 
-def _plain_closer(word, X, x0, rows, first, width, h2, share, places, tents, at, inside):
+def _plain_append_inside(word, X, x0, rows, first, width, h2, share, places, tents, at, inside):
     x, word = X.reshape(-1)[x0 : x0 + width], int(word)
     for bit in range(64):
         if word >> bit & 1:
@@ -193,7 +193,7 @@ def _plain_add_outers_four(bases, roots, places, start, stop, count, C):
     C += np.einsum("nci,ncj->ij", scaled, scaled)
 
 
-closer = _plain_closer if JIT_DISABLED else _closer
+append_inside = _plain_append_inside if JIT_DISABLED else _append_inside
 fetch_ahead = _plain_fetch_ahead if JIT_DISABLED else _fetch_ahead
 add_differences = _plain_add_differences if JIT_DISABLED else _add_differences
 add_outers_four = _plain_add_outers_four if JIT_DISABLED else _add_outers_four

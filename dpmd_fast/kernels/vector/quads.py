@@ -30,7 +30,7 @@ _ZERO = ir.Constant(VECTOR, [0.0] * LANES)
 _COMMON = ((2, 1), (3, 1), (3, 2))  # columns and dimensions for which code without loops is made
 
 
-def in_quads(values: np.ndarray) -> np.ndarray:
+def pack_quads(values: np.ndarray) -> np.ndarray:
     """Values (K, ...) of charts as (quads, ..., 4); missing charts are zeros."""
     quads = (len(values) + LANES - 1) // LANES
     out = np.zeros((quads * LANES, *values.shape[1:]))
@@ -38,8 +38,8 @@ def in_quads(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(out.reshape(quads, LANES, *values.shape[1:]), 1, -1))
 
 
-def one_by_one(values: np.ndarray, count: int) -> np.ndarray:
-    """The `count` charts of `in_quads`, one after the other."""
+def unpack_quads(values: np.ndarray, count: int) -> np.ndarray:
+    """The `count` charts of `pack_quads`, one after the other."""
     rows = np.moveaxis(values, -1, 1)
     return np.ascontiguousarray(rows.reshape(-1, *rows.shape[2:])[:count])
 

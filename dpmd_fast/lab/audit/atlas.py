@@ -30,13 +30,13 @@ from dpmd_fast.lab.audit.pairs import (
     recorded,
     run_scores,
 )
-from dpmd_fast.mechanisms.atlas import rounds
+from dpmd_fast.mechanisms import spend
 from dpmd_fast.mechanisms.atlas.release import release_atlas
 from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.lattice import Lattice
 from dpmd_fast.privacy.noise import noisy_sums
-from dpmd_fast.reference.tasks import SumTask, through
+from dpmd_fast.reference.tasks import SumTask, with_view
 
 CANARIES = 430
 _SPACING = 2.05  # of their places, in bandwidths: no anchor sees two
@@ -86,15 +86,15 @@ def run_atlas(
     """A real run with its releases; with `broken`, of a mechanism that is none."""
     with ExitStack() as stack:
         if broken is not None:
-            stack.enter_context(patch.object(rounds, "noisy_sums", broken))
-        sums = stack.enter_context(recorded(rounds, "noisy_sums"))
-        calls = stack.enter_context(recorded(rounds.Mechanism, "release"))
+            stack.enter_context(patch.object(spend, "noisy_sums", broken))
+        sums = stack.enter_context(recorded(spend, "noisy_sums"))
+        calls = stack.enter_context(recorded(spend.Mechanism, "release"))
         atlas = release_atlas(reference, public, dim=1, budget=budget, **options)
     releases: list[Released] = []
     for (_, task, lattice), values in calls:
         total = sums[len(releases)].arguments[0]
         if not task.views and atlas.subspace is not None:  # the rounds are in coordinates of the subspace
-            task = through(task, atlas.subspace.down)
+            task = with_view(task, atlas.subspace.down)
         releases.append(Released(task, lattice, total, values))
     return atlas, releases
 

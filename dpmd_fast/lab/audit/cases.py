@@ -29,12 +29,14 @@ from dpmd_fast.mechanisms import algorithm2, projector
 from dpmd_fast.mechanisms import moment_denoiser as direct
 from dpmd_fast.mechanisms.denoiser import DPManifoldDenoiser
 from dpmd_fast.mechanisms.moments import release_moments
-from dpmd_fast.models.moments import HOMOGENEOUS
+from dpmd_fast.mechanisms.preprocessor import nested, noisy_counts
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.entropy import open_source
 from dpmd_fast.privacy.guarantee import Adjacency
+from dpmd_fast.privacy.histograms import Grid, nested_lattice
 from dpmd_fast.privacy.noise import noisy_means, noisy_projectors, noisy_sums
-from dpmd_fast.privacy.quantiles import Grid, NestedCounts, nested, nested_lattice, noisy_counts
+from dpmd_fast.reference.histograms import NestedCounts
 
 BUDGET = Budget(4.0, 1e-5)  # mu = 0.92: large enough to see, small enough to be asked for
 SMALL = Budget(1.0, 1e-6)
@@ -220,7 +222,7 @@ def two_steps(effort: float) -> Iterator[Finding]:
             _, index, _, beta, tau, lattice, *_ = call.arguments
             totals = []
             for records in neighbours:
-                sums = MomentSums(index, beta, tau, lattice, HOMOGENEOUS, 1)
+                sums = MomentSums(index, beta, tau, lattice.steps, HOMOGENEOUS, 1)
                 sums.add(records)
                 totals.append(sums.total())
             parts.append(Part(totals[0], totals[1], lattice))

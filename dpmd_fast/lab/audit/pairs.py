@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.mechanisms.moments import natural_tau
-from dpmd_fast.models.moments import HOMOGENEOUS
+from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.privacy.entropy import EntropySource, open_source
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice
@@ -216,7 +216,7 @@ class Setting:
 
     def sums(self) -> MomentSums:
         """Sums of no record."""
-        return MomentSums(self.index, 2.0, self.tau, self.lattice, HOMOGENEOUS)
+        return MomentSums(self.index, 2.0, self.tau, self.lattice.steps, HOMOGENEOUS)
 
     def total(self, records: Floats) -> Integers:
         """The sums of a data set."""

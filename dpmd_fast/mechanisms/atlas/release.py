@@ -1,61 +1,50 @@
-"""`release_atlas`: spend a budget on a private reference once, get a map for good."""
+"""`release_atlas`: spend a budget on a private reference once, get a map for good.
+
+public points --> bandwidth and signal --> debit --> subspace --> rounds --> Atlas
+"""
 
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from dpmd_fast.arguments import (
-    LARGEST,
     check_anchors,
     checked_bandwidth,
     checked_beta,
-    checked_choice,
     checked_cover,
     checked_integer,
-    checked_threads,
     shown,
 )
 from dpmd_fast.errors import UserRuntimeError, UserValueError, either
 from dpmd_fast.kernels.jit import single_blas
-from dpmd_fast.mechanisms.atlas.recipe import Rounds, build
-from dpmd_fast.mechanisms.atlas.rounds import Mechanism
-from dpmd_fast.mechanisms.atlas.subspace import (
-    FIND_SHARE,
-    LEAST_COLUMNS,
-    REFINE_SHARE,
-    outline,
-    refine,
+from dpmd_fast.mechanisms.atlas.rounds import Attempt, Rounds, run_rounds
+from dpmd_fast.mechanisms.atlas.subspace import release_subspace
+from dpmd_fast.mechanisms.spend import (
+    Floats,
+    LedgerArgument,
+    Mechanism,
+    Terms,
+    check_terms,
+    open_records,
+    prepare,
+    public_points,
 )
-from dpmd_fast.mechanisms.moments import check_columns
-from dpmd_fast.mechanisms.preprocessor import joint_guarantee
 from dpmd_fast.models.atlas import Atlas
-from dpmd_fast.models.geometry.anchors import Floats, spectrum_dim, thinned
-from dpmd_fast.models.geometry.bandwidth import Outlook, foreseen
+from dpmd_fast.models.geometry.anchors import spectrum_dim, thinned
+from dpmd_fast.models.geometry.bandwidth import BandwidthSearch, search_before_spending
 from dpmd_fast.models.geometry.layers import Layer, Subspace
-from dpmd_fast.models.preprocessor import INVALID, Preprocessor, preprocessed
-from dpmd_fast.privacy.budget import Budget, check_budget
-from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.guarantee import Adjacency, certified_guarantee, warn_large_delta
-from dpmd_fast.privacy.lattice import choose_lattice, contributions_apart
-from dpmd_fast.privacy.ledger.charge import Charge, budget_parameters, open_account
-from dpmd_fast.privacy.ledger.ledger import Ledger
-from dpmd_fast.reference.sources.open import (
-    ReferenceSource,
-    by_name,
-    check_count,
-    check_public,
-    check_valid,
-    open_reference,
-)
-from dpmd_fast.reference.tasks import through
-
-_SMALLEST_SHARE = 0.01  # no release gets less of the budget
-_MOST_ROUNDS = 20
+from dpmd_fast.models.geometry.tuning import LEAST_COLUMNS, MOST_ROUNDS, SMALLEST_SHARE
+from dpmd_fast.models.preprocessor import INVALID, Preprocessor
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.guarantee import Adjacency, joint_guarantee
+from dpmd_fast.privacy.lattice import choose_lattice
+from dpmd_fast.reference.sources.base import ReferenceSource
+from dpmd_fast.reference.sources.mapped import preprocessed_source
 
 
 def release_atlas(
@@ -73,7 +62,7 @@ def release_atlas(
     columns: list[str] | None = None,
     preprocess: Preprocessor | None = None,
     n_public: int | None = None,
-    ledger: Ledger | str | os.PathLike[str] | None = None,
+    ledger: LedgerArgument = None,
     dataset: str | None = None,
     seed: int | None = None,
     n_threads: int | None = None,
@@ -138,182 +127,187 @@ def release_atlas(
     numbers, so neighbouring references stay neighbours; if its numbers were paid for, the guarantee is that
     of both releases together.
     """
-    account = open_account(ledger, dataset, seed)
-    original = open_reference(reference, columns=columns, batch_rows=batch_rows)
-    Z = preprocessed("anchors", by_name("anchors", anchors, original.column_names), preprocess)
+    terms = check_terms(
+        budget=budget,
+        ledger=ledger,
+        dataset=dataset,
+        seed=seed,
+        adjacency=adjacency,
+        on_invalid=on_invalid,
+        n_threads=n_threads,
+    )
+    original = open_records(terms, reference, columns, batch_rows)
+    Z = np.asarray(public_points("anchors", anchors, original, reference, preprocess), dtype=np.float64)
+    shape = _checked_shape(bandwidth, dim, rounds, beta, cover)
+    check_anchors(Z, shape.dim)
+    source = original
     if preprocess is not None:
-        _check_paid(preprocess, adjacency, account is not None)
-    D = Z.shape[1]
-    check_budget(budget)
-    h = None if _is_auto("bandwidth", bandwidth) else checked_bandwidth(bandwidth)
-    d = None if _is_auto("dim", dim) else checked_integer("dim", dim, minimum=1)
-    number = None if _is_auto("rounds", rounds) else _checked_rounds(rounds)
-    if checked_beta(beta) != 2.0:
-        raise UserValueError(f"beta = {beta!r}: an atlas supports 2 only", argument="beta")
-    cover = checked_cover(cover)
-    checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
-    checked_choice("on_invalid", on_invalid, ("raise", "drop"))
-    n_threads = checked_threads(n_threads)
-    if seed is not None:
-        checked_integer("seed", seed)
-    check_anchors(Z, d)
-    check_columns(original, D)
-    source = original if preprocess is None else preprocess.over(original)
-    check_count(original, adjacency)
-    check_public("anchors", anchors, reference)
+        _check_paid(preprocess, terms)
+        source = preprocessed_source(preprocess, original)
     n = _public_count(source, adjacency, n_public)
     if not source.rereadable:
         raise UserValueError(
             "reference is a stream that can be read only once: an atlas reads it several times"
         )
-    choose_lattice(math.sqrt(_SMALLEST_SHARE) * budget.mu, 1.0, adjacency)  # refuses, before any spend
+    choose_lattice(math.sqrt(SMALLEST_SHARE) * budget.mu, 1.0, adjacency)  # refuses, before any spend
     choose_lattice(budget.mu, 1.0, adjacency)
     Z = thinned(Z)
-    public = None
-    if h is None or D < LEAST_COLUMNS:
-        public = foreseen(Z, n, budget, d, adjacency=adjacency, cover=cover, n_threads=n_threads)
-        if h is None:
-            _check_outlook(public, budget)
-    guarantee = certified_guarantee(
-        budget,
-        mu=budget.mu,
-        adjacency=adjacency,
-        seeded=seed is not None,
-        validated=on_invalid == "raise",
-        released="the atlas and all that is made with it",
-    )
-    charge = Charge(
-        account,
-        guarantee,
+    search = _search(Z, n, terms, shape)
+    mechanism = prepare(
+        terms,
+        source,
+        terms.certified(budget.mu, "the atlas and all that is made with it"),
         "atlas",
         mechanism="atlas",
-        parameters=budget_parameters(
-            budget,
-            anchors=len(Z),
-            columns=D,
-            bandwidth=h or "auto",
-            dim=d or "auto",
-            rounds=number or "auto",
+        parameters={
+            "anchors": len(Z),
+            "columns": Z.shape[1],
+            "bandwidth": shape.bandwidth or "auto",
+            "dim": shape.dim or "auto",
+            "rounds": shape.rounds or "auto",
             **_bought(preprocess),
-        ),
-        reference=original,
+        },
+        bound_to=original,
+        advice=None if preprocess is None else INVALID,
+        rows=n,
     )
-    if on_invalid == "raise":
-        check_valid(source, LARGEST, *(() if preprocess is None else (INVALID,)))
-    if adjacency == "replace-one":
-        warn_large_delta(budget.delta, n)
-    entropy = open_source(seed)
-    mu2 = budget.mu**2
+    with mechanism.failing_safely(), single_blas():
+        built = _build(mechanism, Z, n, terms, shape, search)
+    return _atlas(mechanism, built, source.column_names, preprocess)
+
+
+class _Shape(NamedTuple):
+    """What the caller has fixed of the atlas; None where it is to be found."""
+
+    bandwidth: float | None
+    dim: int | None
+    rounds: int | None
+    cover: float
+
+
+class _Built(NamedTuple):
+    """What was released."""
+
+    subspace: Subspace | None
+    attempt: Attempt
+    spends: list[tuple[str, float]]
+
+
+def _build(
+    mechanism: Mechanism, Z: Floats, n: int, terms: Terms, shape: _Shape, search: BandwidthSearch | None
+) -> _Built:
+    """Spend the budget on a subspace and on the rounds in it."""
+    mu2 = terms.budget.mu**2
     spends: list[tuple[str, float]] = []
-
-    def mechanism(subspace: Subspace | None) -> Mechanism:
-        return Mechanism(
-            lambda task: charge.paid(source).run(
-                task if subspace is None else through(task, subspace.down), n_threads
-            ),
-            entropy,
-            adjacency,
-            n_threads,
+    subspace = release_subspace(mechanism, Z, mu2, 1 if shape.dim is None else shape.dim, spends)
+    if subspace is not None:
+        mechanism = mechanism.seen_through(subspace.down)
+    points = Z if subspace is None else subspace.down(Z, terms.n_threads)
+    left = mu2 - math.fsum(spent for _, spent in spends)
+    if search is None or Z.shape[1] >= LEAST_COLUMNS:
+        dim = spectrum_dim(points, terms.n_threads) if shape.dim is None else shape.dim
+        search = BandwidthSearch(
+            points,
+            n,
+            math.sqrt(left),
+            dim,
+            adjacency=terms.adjacency,
+            cover=shape.cover,
+            n_threads=terms.n_threads,
         )
+    rounds = Rounds(mechanism, points, search.dim, shape.dim is None, shape.cover, left)
+    attempt, shares = run_rounds(rounds, search, shape.bandwidth, shape.rounds)
+    spends += [(what, share * left) for what, share in shares]
+    if math.fsum(spent for _, spent in spends) > mu2 * (1.0 + 1e-9):
+        raise AssertionError("the shares of the releases are more than the budget")
+    if attempt.charts is None:
+        raise UserRuntimeError(
+            "no chart stands out of the noise: the budget is spent; a larger bandwidth, a larger epsilon "
+            "or more records would be needed"
+        )
+    return _Built(subspace, attempt, spends)
 
-    with charge.covering(), single_blas():
-        subspace = _find_subspace(mechanism(None), Z, mu2, 1 if d is None else d, spends)
-        points = Z if subspace is None else subspace.down(Z, n_threads)
-        left = mu2 - math.fsum(spent for _, spent in spends)
-        if public is not None and D < LEAST_COLUMNS:
-            outlook = public
-        else:
-            outlook = Outlook(
-                points,
-                n,
-                math.sqrt(left),
-                spectrum_dim(points, n_threads) if d is None else d,
-                apart=contributions_apart(adjacency),
-                cover=cover,
-                n_threads=n_threads,
-            )
-        plan = Rounds(mechanism(subspace), points, outlook.dim, d is None, cover, left)
-        attempt, shares = build(plan, outlook, h, number)
-        spends += [(what, share * left) for what, share in shares]
-        if math.fsum(spent for _, spent in spends) > mu2 * (1.0 + 1e-9):
-            raise AssertionError("the shares of the releases are more than the budget")
-        if attempt.charts is None:
-            raise UserRuntimeError(
-                "no chart stands out of the noise: the budget is spent; a larger bandwidth, a larger epsilon "
-                "or more records would be needed"
-            )
-    guarantee = charge.guarantee
+
+def _atlas(
+    mechanism: Mechanism, built: _Built, names: tuple[str, ...] | None, preprocess: Preprocessor | None
+) -> Atlas:
+    """Return the model that was released."""
+    guarantee, spends, attempt = mechanism.guarantee, list(built.spends), built.attempt
     if preprocess is not None and preprocess.guarantee is not None:
         guarantee = joint_guarantee(guarantee, preprocess.guarantee)
         spends.insert(0, ("preprocessing", preprocess.guarantee.mu**2))
-    names = source.column_names
     return Atlas(
         guarantee=guarantee,
         layers=tuple(Layer.of(made) for made in attempt.fields),
-        subspace=subspace,
+        subspace=built.subspace,
         dim=attempt.dim,
         bandwidth=attempt.bandwidth,
         signal_to_noise=tuple(attempt.signals),
         spends=tuple(spends),
         column_names=preprocess.column_names if names is None and preprocess is not None else names,
         preprocess=None if preprocess is None else replace(preprocess, receipt=None),
-        receipt=charge.receipt,
+        receipt=mechanism.receipt,
     )
 
 
-def _find_subspace(
-    mechanism: Mechanism, Z: Floats, mu2: float, dim: int, spends: list[tuple[str, float]]
-) -> Subspace | None:
-    """Pays for what it tries; None where no subspace stands out that leaves charts a direction to spare."""
-    if Z.shape[1] < LEAST_COLUMNS:
+def _search(Z: Floats, n: int, terms: Terms, shape: _Shape) -> BandwidthSearch | None:
+    """Predict the rounds from public points where that decides something; refuse to spend on noise."""
+    if shape.bandwidth is not None and Z.shape[1] >= LEAST_COLUMNS:
         return None
-    spends.append(("subspace", FIND_SHARE * mu2))
-    found = outline(mechanism, Z, math.sqrt(FIND_SHARE * mu2))
-    if found is None or found.basis.shape[1] <= dim:
-        return None
-    spends.append(("subspace, refined", REFINE_SHARE * mu2))
-    return refine(mechanism, found, math.sqrt(REFINE_SHARE * mu2))
+    budget = terms.budget
+    search = search_before_spending(
+        Z, n, budget, shape.dim, adjacency=terms.adjacency, cover=shape.cover, n_threads=terms.n_threads
+    )
+    if shape.bandwidth is None and search.mostly_noise(search.choose()):
+        raise UserValueError(
+            f"budget: hardly any chart would stand out of the noise at epsilon = {budget.epsilon:g}, delta "
+            f"= {budget.delta:g}, and the map would add more error than it removes: "
+            f"{either('plan(...)', 'dpmd-fast plan')} says what would be enough; "
+            f"{either('a bandwidth of your own', 'a --bandwidth of your own')} is taken as it is"
+        )
+    return search
 
 
-def _check_paid(preprocess: Preprocessor, adjacency: Adjacency, charged: bool) -> None:
+def _check_paid(preprocess: Preprocessor, terms: Terms) -> None:
+    """Refuse a bought preprocessor whose price does not add up with that of the atlas."""
     paid = preprocess.guarantee
     if paid is None:
         return
-    if paid.adjacency != adjacency:
+    if paid.adjacency != terms.adjacency:
         raise UserValueError(
-            f"adjacency = {adjacency!r}: the preprocessing was released under {paid.adjacency!r}, and spends "
-            "under different adjacencies do not add up",
+            f"adjacency = {terms.adjacency!r}: the preprocessing was released under {paid.adjacency!r}, and "
+            "spends under different adjacencies do not add up",
             argument="adjacency",
         )
-    if charged and paid.holds == "not private":
+    if terms.account is not None and paid.holds == "not private":
         raise UserValueError(
             "preprocess was made with a seed: must be private if a ledger pays for the atlas"
         )
 
 
 def _bought(preprocess: Preprocessor | None) -> dict[str, float]:
-    """For the ledger: what the atlas rests on besides, which may have been paid for elsewhere."""
+    """Return, for the ledger, what the atlas rests on besides, which may have been paid for elsewhere."""
     if preprocess is None or preprocess.guarantee is None:
         return {}
     return {"preprocessing_mu2": preprocess.guarantee.mu**2}
 
 
-def _check_outlook(outlook: Outlook, budget: Budget) -> None:
-    """Refuse, by public numbers, to spend a budget on noise."""
-    if outlook.hopeless(outlook.choose()):
-        raise UserValueError(
-            f"budget: hardly any chart would stand out of the noise at epsilon = {budget.epsilon:g}, delta "
-            f"= {budget.delta:g}, and the map would add more error than it removes: "
-            f"{either('plan(...)', 'dpmd-fast plan')} says what would be enough; a "
-            f"{either('bandwidth', '--bandwidth')} of your own is taken as it is"
-        )
+def _checked_shape(bandwidth: Any, dim: Any, rounds: Any, beta: Any, cover: Any) -> _Shape:
+    if checked_beta(beta) != 2.0:
+        raise UserValueError(f"beta = {beta!r}: an atlas supports 2 only", argument="beta")
+    return _Shape(
+        None if _is_auto("bandwidth", bandwidth) else checked_bandwidth(bandwidth),
+        None if _is_auto("dim", dim) else checked_integer("dim", dim, minimum=1),
+        None if _is_auto("rounds", rounds) else _checked_rounds(rounds),
+        checked_cover(cover),
+    )
 
 
 def _checked_rounds(rounds: object) -> int:
     number = checked_integer("rounds", rounds, minimum=1)
-    if number > _MOST_ROUNDS:
+    if number > MOST_ROUNDS:
         raise UserValueError(
-            f"rounds = {number}: must be at most {_MOST_ROUNDS}, or shares get too thin", argument="rounds"
+            f"rounds = {number}: must be at most {MOST_ROUNDS}, or shares get too thin", argument="rounds"
         )
     return number
 
@@ -321,10 +315,11 @@ def _checked_rounds(rounds: object) -> int:
 def _is_auto(name: str, value: object) -> bool:
     if isinstance(value, str) and value != "auto":
         raise UserValueError(f"{name} = {shown(value)}: must be a number or 'auto'", argument=name)
-    return value == "auto" if isinstance(value, str) else False
+    return isinstance(value, str)
 
 
 def _public_count(source: ReferenceSource, adjacency: Adjacency, n_public: int | None) -> int:
+    """Return a number of records that may be used for planning."""
     if n_public is not None:
         return checked_integer("n_public", n_public, minimum=1)
     if adjacency == "add-remove":
@@ -332,8 +327,6 @@ def _public_count(source: ReferenceSource, adjacency: Adjacency, n_public: int |
             "n_public = None: with 'add-remove' the number of records is private; give a guess",
             argument="n_public",
         )
-    if source.rows == 0:
-        raise UserValueError("reference has 0 sample(s): must have at least 1")
     if source.rows is None:
         raise UserValueError(
             "n_public = None: the reference does not tell its number of rows; give it", argument="n_public"

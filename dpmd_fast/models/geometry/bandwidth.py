@@ -1,41 +1,75 @@
 """The bandwidth of an atlas from public points, and whether to leave it for a smaller one.
 
-Public points tell how much signal a bandwidth gives, not how strongly the manifold bends. How far a
-bandwidth is too large shows in the first residual round: the correction it finds, less what noise of both
-rounds explains, is the bias of round 1. Where signal abounds, the number of records in a ball is what limits
-a small bandwidth: their own scatter does not average out.
+Public points tell how much signal a bandwidth gives, not how strongly the manifold bends. How far a bandwidth
+is too large shows in the first residual round: the correction it finds, less what the noise of both rounds
+explains, is the bias of round 1. Where signal abounds, the number of records in a ball limits a small
+bandwidth: their own scatter does not average out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.mechanisms.atlas.rounds import FIRST_SHARE, RESIDUAL_BANDWIDTH, C
-from dpmd_fast.mechanisms.atlas.subspace import FIND_SHARE, LEAST_COLUMNS, REFINE_SHARE
-from dpmd_fast.models.geometry.anchors import Floats, Prospect, foresee, smoothed, spectrum_dim
+from dpmd_fast.models.geometry.anchors import (
+    Floats,
+    SignalPrediction,
+    predict_round,
+    rms_radius,
+    smoothed,
+    spectrum_dim,
+)
+from dpmd_fast.models.geometry.tuning import (
+    BANDWIDTH_STEP,
+    BIAS_LEFT,
+    BIAS_ORDER,
+    ENOUGH_RECORDS,
+    ENOUGH_SIGNAL,
+    FIND_SHARE,
+    FIRST_SHARE,
+    HOPELESS_ERROR,
+    HOPELESS_SIGNAL,
+    LEAST_COLUMNS,
+    LEAST_RATIO,
+    LEAST_SIGNAL,
+    MAP_NOISE,
+    NOISY_SIGNAL,
+    REFINE_SHARE,
+    RESIDUAL_BANDWIDTH,
+    SCATTER_LEFT,
+    SHRINK,
+    WORTH_SHRINKING,
+)
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import contributions_apart
 
-ENOUGH_SIGNAL = 300.0  # S / s of round 1 beyond which a smaller bandwidth is better
-ENOUGH_RECORDS = 0.0165  # error from the number of records over the bandwidth, likewise
-SHRINK = 0.65
-_LEAST_SIGNAL = 60.0
-_HOPELESS_SIGNAL = 20.0  # below, noise decides where charts are
-_LEAST_RATIO = 1e-3  # of bandwidths that are tried
-_BIAS_LEFT = 0.45  # what residual rounds leave of the bias of round 1
-_BIAS_ORDER = 2.0  # bias grows with this power of the bandwidth
-_SCATTER_LEFT = 0.9  # of the scatter seen at a bandwidth, at a smaller one: some of it is bending
-_NOISE = 0.7  # noise of the finished map, in units of h s / S
-_WORTH = 0.97  # predicted error of a smaller bandwidth over that of going on, to begin again
 
+class BandwidthSearch:
+    """Predictions of round 1 over bandwidths, from public points.
 
-class Outlook:
-    """What round 1 at a bandwidth promises, predicted from public points."""
+    Parameters
+    ----------
+    Z : array (m, D)
+        Public points, in the coordinates in which the rounds work.
+    n : int
+        Public number of records.
+    mu : float
+        What the rounds may spend.
+    dim : int
+    adjacency : {"replace-one", "add-remove"}
+    cover : float
+        Distance of the anchors in bandwidths.
+
+    Attributes
+    ----------
+    scatter : float
+        Rms distance of the points from their smoothed copy, at the largest bandwidth.
+    largest, least : float
+        Bandwidths to choose between; below `least`, points are out of reach of the charts.
+    """
 
     def __init__(
         self,
@@ -44,54 +78,63 @@ class Outlook:
         mu: float,
         dim: int,
         *,
-        apart: float,
+        adjacency: Adjacency,
         cover: float,
         n_threads: int | None,
     ) -> None:
-        self.points = Z
-        self._look: Callable[[float], Prospect] = lambda h: foresee(
-            Z, h, n, mu * math.sqrt(FIRST_SHARE), dim, apart=apart, cover=cover, c=C, n_threads=n_threads
-        )
-        self.dim = dim
-        self._known: dict[float, Prospect] = {}
-        rms = math.sqrt(float(((Z - Z.mean(axis=0)) ** 2).sum(axis=1).mean()))
+        self.points, self.dim = Z, dim
+        self._n, self._mu, self._cover, self._n_threads = n, mu, cover, n_threads
+        self._apart = contributions_apart(adjacency)
+        self._known: dict[float, SignalPrediction] = {}
+        rms = rms_radius(Z)
         largest = 0.5 * rms
         moved = np.sqrt(((Z - smoothed(Z, largest, dim, n_threads)) ** 2).sum(axis=1))
         self.scatter = math.sqrt(float((moved**2).mean()))
         if 4.0 * self.scatter >= largest:
             largest = min(4.0 * self.scatter, 0.8 * rms)
         self.largest = largest
-        self.least = min(largest, 1.05 * float(np.quantile(moved, 0.995)))  # below, points are out of reach
+        self.least = min(largest, 1.05 * float(np.quantile(moved, 0.995)))
 
-    def at(self, h: float) -> Prospect:
+    def at(self, h: float) -> SignalPrediction:
+        """Return the prediction at a bandwidth."""
         if h not in self._known:
-            self._known[h] = self._look(h)
+            self._known[h] = predict_round(
+                self.points,
+                h,
+                self._n,
+                self._mu * math.sqrt(FIRST_SHARE),
+                self.dim,
+                apart=self._apart,
+                cover=self._cover,
+                n_threads=self._n_threads,
+            )
         return self._known[h]
 
-    def sampled(self, h: float, scatter: float) -> float:
-        """Error of local regressions on as many records as there are, if they scatter like this."""
+    def sampling_error(self, h: float, scatter: float) -> float:
+        """Return the error of local regressions on as many records as a ball holds, if they scatter so."""
         records = RESIDUAL_BANDWIDTH**self.dim * self.at(h).records
         return scatter * math.sqrt((self.dim + 1) / max(records, 1.0))
 
     def choose(self) -> float:
-        """Smallest bandwidth above the scatter of the points with enough signal, else the largest."""
+        """Return the smallest bandwidth with enough signal above the points' scatter, else the largest."""
         floor = 4.0 * self.scatter
         if floor >= self.largest:
             return self.largest
-        floor = max(floor, _LEAST_RATIO * self.largest)  # points without scatter
-        for k in range(int(math.log(self.largest / floor) / math.log(1.12)), -1, -1):
-            h = self.largest / 1.12**k
-            if self.at(h).signal >= ENOUGH_SIGNAL and self.sampled(h, self.scatter) <= ENOUGH_RECORDS * h:
+        floor = max(floor, LEAST_RATIO * self.largest)  # points without scatter
+        for k in range(int(math.log(self.largest / floor) / math.log(BANDWIDTH_STEP)), -1, -1):
+            h = self.largest / BANDWIDTH_STEP**k
+            enough = self.at(h).signal >= ENOUGH_SIGNAL
+            if enough and self.sampling_error(h, self.scatter) <= ENOUGH_RECORDS * h:
                 return h
         return self.largest
 
-    def hopeless(self, h: float) -> bool:
-        """Whether noise would move points much further than they are off."""
+    def mostly_noise(self, h: float) -> bool:
+        """Return True if the predicted noise error exceeds the queries' own error by far."""
         signal = self.at(h).signal
-        return signal < _HOPELESS_SIGNAL and predicted_noise(h, signal) > 3.0 * self.scatter
+        return signal < HOPELESS_SIGNAL and predicted_noise(h, signal) > HOPELESS_ERROR * self.scatter
 
 
-def foreseen(
+def search_before_spending(
     Z: Floats,
     n: int,
     budget: Budget,
@@ -100,26 +143,26 @@ def foreseen(
     adjacency: Adjacency,
     cover: float,
     n_threads: int | None,
-) -> Outlook:
-    """The outlook before anything is spent; in high D in the leading coordinates of the public points."""
+) -> BandwidthSearch:
+    """Predict before anything is spent; in high D in the leading coordinates of the public points."""
     share, points = 1.0, Z
     if Z.shape[1] >= LEAST_COLUMNS:
         share -= FIND_SHARE + REFINE_SHARE
         points = _leading(Z)
     d = spectrum_dim(points, n_threads) if dim is None else dim
-    return Outlook(
+    return BandwidthSearch(
         points,
         n,
         math.sqrt(share) * budget.mu,
         min(d, points.shape[1] - 1),
-        apart=contributions_apart(adjacency),
+        adjacency=adjacency,
         cover=cover,
         n_threads=n_threads,
     )
 
 
 def _leading(Z: Floats) -> Floats:
-    """Public points in their leading coordinates, in the place of the subspace to be released."""
+    """Return public points in their leading coordinates, in the place of the subspace to be released."""
     center = Z.mean(axis=0)
     values, vectors = np.linalg.eigh(np.cov(Z.T))
     values, vectors = values[::-1], vectors[:, ::-1]
@@ -128,37 +171,39 @@ def _leading(Z: Floats) -> Floats:
     return np.ascontiguousarray((Z - center) @ vectors[:, : min(kept, len(values) // 2)])
 
 
-class Decision(NamedTuple):
-    bandwidth: float
-    going_on: float  # predicted error of the present bandwidth
-    beginning_again: float  # and of the smaller one
-
-
 def predicted_noise(h: float, signal: float) -> float:
-    """Error that noise leaves in a finished map; it gets out of hand where signal is low."""
-    return _NOISE * h / signal * (1.0 + (60.0 / signal) ** 2)
+    """Return the error that noise leaves in a finished map; it gets out of hand where signal is low."""
+    return MAP_NOISE * h / signal * (1.0 + (NOISY_SIGNAL / signal) ** 2)
 
 
-def predicted_error(h: float, signal: float, bias: float, sampled: float) -> float:
-    return math.hypot(_BIAS_LEFT * bias, predicted_noise(h, signal), sampled)
+def predicted_error(h: float, signal: float, bias: float, sampling: float) -> float:
+    """Return the error of a finished map from bias, noise and the number of records together."""
+    return math.hypot(BIAS_LEFT * bias, predicted_noise(h, signal), sampling)
 
 
-def reconsider(outlook: Outlook, h: float, bias: float, scatter: float, left: float) -> Decision:
-    """Whether to begin again with a smaller bandwidth, with the share `left` of the budget of the rounds.
+class Decision(NamedTuple):
+    """The bandwidth to continue with, and the predicted errors behind the choice."""
+
+    bandwidth: float
+    if_kept: float
+    if_smaller: float
+
+
+def decide_bandwidth(search: BandwidthSearch, h: float, bias: float, scatter: float, left: float) -> Decision:
+    """Decide whether to start over with a smaller bandwidth, with the share `left` of the rounds' budget.
 
     `bias` and `scatter` are what the rounds so far say of the map and of the records about it.
     """
     smaller = SHRINK * h
     scatter = math.sqrt(max(0.0, scatter * scatter - bias * bias))  # what bends is no scatter
     scale = math.sqrt(left)
-    sampled = outlook.sampled(h, scatter)
-    going_on = predicted_error(h, scale * outlook.at(h).signal, bias, sampled)
-    if smaller < outlook.least:
-        return Decision(h, going_on, math.inf)
-    signal = scale * outlook.at(smaller).signal
-    if signal < _LEAST_SIGNAL:
-        return Decision(h, going_on, math.inf)
-    sampled = outlook.sampled(smaller, _SCATTER_LEFT * scatter)
-    beginning_again = predicted_error(smaller, signal, SHRINK**_BIAS_ORDER * bias, sampled)
-    better = beginning_again < _WORTH * going_on
-    return Decision(smaller if better else h, going_on, beginning_again)
+    if_kept = predicted_error(h, scale * search.at(h).signal, bias, search.sampling_error(h, scatter))
+    if smaller < search.least:
+        return Decision(h, if_kept, math.inf)
+    signal = scale * search.at(smaller).signal
+    if signal < LEAST_SIGNAL:
+        return Decision(h, if_kept, math.inf)
+    sampling = search.sampling_error(smaller, SCATTER_LEFT * scatter)
+    if_smaller = predicted_error(smaller, signal, SHRINK**BIAS_ORDER * bias, sampling)
+    better = if_smaller < WORTH_SHRINKING * if_kept
+    return Decision(smaller if better else h, if_kept, if_smaller)

@@ -1,4 +1,4 @@
-"""The parts an atlas is made of: fields around charts, and the affine subspace in which they work."""
+"""The released parts of an atlas in plain arrays: its subspace and its layers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,24 @@ from numpy.typing import NDArray
 
 from dpmd_fast.kernels.charts import Field, make_field
 from dpmd_fast.kernels.sums.features import inside_coordinates, subspace_points
-from dpmd_fast.kernels.vector.quads import one_by_one
+from dpmd_fast.kernels.vector.quads import unpack_quads
 
 Floats = NDArray[np.float64]
+
+
+class Subspace(NamedTuple):
+    """Points m + V x."""
+
+    origin: Floats  # (D,)
+    basis: Floats  # (D, q)
+
+    def down(self, Y: Floats, n_threads: int | None = None) -> Floats:
+        """Return the coordinates of points, each computed by itself in a fixed order."""
+        return inside_coordinates(Y, self.origin, self.basis, n_threads)
+
+    def up(self, X: Floats, n_threads: int | None = None) -> Floats:
+        """Return the points with coordinates `X`, likewise."""
+        return subspace_points(X, self.origin, self.basis, n_threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,21 +45,20 @@ class Layer:
 
     @classmethod
     def of(cls, made: Field) -> Layer:
-        """Return the arrays of a compiled field, in its own order."""
+        """The arrays of a field, in its own order."""
         K, correction = len(made.balls.rows), made.pull == 0.0
         return cls(
-            centers=one_by_one(made.centers, K),
-            tangents=np.ascontiguousarray(one_by_one(made.frames, K).transpose(0, 2, 1)),
-            masses=one_by_one(made.masses, K),
+            centers=unpack_quads(made.centers, K),
+            tangents=np.ascontiguousarray(unpack_quads(made.frames, K).transpose(0, 2, 1)),
+            masses=unpack_quads(made.masses, K),
             bandwidth=made.balls.radius,
             passes=made.passes,
             strength=made.strength,
-            offsets=one_by_one(made.offsets, K) if correction else None,
-            slopes=one_by_one(made.slopes, K) if correction else None,
+            offsets=unpack_quads(made.offsets, K) if correction else None,
+            slopes=unpack_quads(made.slopes, K) if correction else None,
         )
 
     def field(self) -> Field:
-        """Build what the kernels work with: packed arrays and an index of the centres."""
         return make_field(
             self.centers,
             self.tangents,
@@ -55,18 +69,3 @@ class Layer:
             strength=self.strength,
             passes=self.passes,
         )
-
-
-class Subspace(NamedTuple):
-    """The points origin + basis x."""
-
-    origin: Floats  # (D,)
-    basis: Floats  # (D, q), orthonormal columns
-
-    def down(self, Y: Floats, n_threads: int | None = None) -> Floats:
-        """Return the coordinates of points in the subspace; each row by itself, in a fixed order."""
-        return inside_coordinates(Y, self.origin, self.basis, n_threads)
-
-    def up(self, X: Floats, n_threads: int | None = None) -> Floats:
-        """Return the points with coordinates `X`, each row by itself as well."""
-        return subspace_points(X, self.origin, self.basis, n_threads)

@@ -7,31 +7,23 @@ Without a ledger all of it does nothing, and the guarantee says that nothing els
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dpmd_fast.arguments import shown
-from dpmd_fast.columns import is_of
 from dpmd_fast.errors import UserError, UserRuntimeError, UserValueError, either, text_of
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Guarantee, counted
 from dpmd_fast.privacy.ledger.ledger import Ledger, Spend, Statement
-from dpmd_fast.reference.sources.base import ReferenceSource
-from dpmd_fast.reference.sources.open import is_table_or_file, open_reference
 
-_DOMAIN = b"dpmd_fast fingerprint, version 1:"
 _T = TypeVar("_T")
 
 
 class LedgerAccount(NamedTuple):
-    """A data set of a ledger that exists, and what the ledger said of it when it was looked up.
+    """A data set of a ledger, and what the ledger said of it when it was looked up.
 
     May be given for `ledger` to a release, which then does not open the file for another look.
     """
@@ -107,8 +99,8 @@ class Charge:
     what, mechanism : str
     parameters : dict
         Public ones.
-    reference : Any
-        The private reference; read here only if the data set is bound to a fingerprint.
+    fingerprint : callable
+        Computes the fingerprint of the reference; called only if the data set is bound to one.
 
     Attributes
     ----------
@@ -126,7 +118,7 @@ class Charge:
         *,
         mechanism: str,
         parameters: dict[str, Any],
-        reference: Any,
+        fingerprint: Callable[[], str],
     ) -> None:
         self.guarantee = guarantee
         self.receipt: Receipt | None = None
@@ -141,7 +133,7 @@ class Charge:
             "mu2": guarantee.mu**2,
             "what": what,
             "adjacency": guarantee.adjacency,
-            "fingerprint": digest_of(reference) if bound else None,
+            "fingerprint": fingerprint() if bound else None,
         }
         self._details: dict[str, Any] = {
             "mechanism": mechanism,
@@ -171,10 +163,11 @@ class Charge:
             if self.receipt is None:
                 raise
             spend = self.receipt.spend
+            # the text of an error that is not meant for the user may quote records
+            reason = text_of(error) if isinstance(error, UserError) else type(error).__name__
             raise UserRuntimeError(
                 f"the release failed after its debit, and mu^2 = {spend.mu2:.9g} of data set "
-                f"{spend.dataset!r} stays spent (spend {spend.id}): "
-                f"{text_of(error) if isinstance(error, UserError) else type(error).__name__}"
+                f"{spend.dataset!r} stays spent (spend {spend.id}): {reason}"
             ) from error
 
 
@@ -186,39 +179,3 @@ def budget_parameters(budget: Budget, **others: Any) -> dict[str, Any]:
         "conversion": budget.conversion,
         **others,
     }
-
-
-def _as_array(reference: Any) -> NDArray[Any]:
-    try:
-        return np.asarray(reference)
-    except Exception:  # of the object itself: its text may show a value
-        told = "holds values that are not numbers: must be a rectangular array of numbers"
-    raise UserValueError(f"reference {told}")
-
-
-def digest_of(reference: Any, columns: list[str] | None = None) -> str:
-    """Behind `Ledger.fingerprint_of`: one pass over all values."""
-    if isinstance(reference, ReferenceSource):
-        source = reference
-    elif is_of(reference, "pandas", "DataFrame") or is_table_or_file(reference):
-        source = open_reference(reference, columns=columns)
-    else:
-        source = open_reference(_as_array(reference), columns=columns)
-    if not source.local:
-        raise UserValueError(
-            "reference is held by an engine, which keeps no order of the records, and a fingerprint needs "
-            "one: pay from a data set that is not bound to a fingerprint, or give files"
-        )
-    if not source.rereadable:
-        raise UserValueError(
-            "reference is a stream that can be read only once: a fingerprint needs a pass of its own; give a "
-            "table or Parquet files"
-        )
-    digest = hashlib.sha256(_DOMAIN + str(source.n_columns).encode("ascii"))
-    for block in source.blocks():
-        with np.errstate(all="ignore"):  # a warning would tell that some record is not finite
-            wide = np.array(block, dtype="<f8", order="C")
-            wide += 0.0  # one zero, one NaN
-        wide[np.isnan(wide)] = np.nan
-        digest.update(wide.data)
-    return f"sha256:{digest.hexdigest()}"

@@ -21,6 +21,7 @@ from dpmd_fast.arguments import checked, checked_choice, checked_integer, shown
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, Holds, total_guarantee
+from dpmd_fast.privacy.ledger import fingerprinting
 from dpmd_fast.privacy.ledger.store import Account, create_file, open_book
 
 # Of the total. The sum is computed without rounding, so this covers the rounding of the total itself and of a
@@ -370,9 +371,7 @@ class Ledger:
         the whole reference, hence also of one record if he knows all others. It binds a name in a ledger to
         one reference and belongs nowhere else; a ledger that holds one is as private as the data.
         """
-        from dpmd_fast.privacy.ledger.charge import digest_of
-
-        return digest_of(reference, columns)
+        return fingerprinting.compute(reference, columns)
 
 
 def _spend_of(dataset: str, row: tuple[Any, ...], files: tuple[str, ...] = ()) -> Spend:

@@ -6,6 +6,7 @@ tasks are merged eight at a time, so no process holds the sums of more than a fe
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ import numpy as np
 
 from dpmd_fast.columns import check_real_dask, is_dask_array, pandas_number_type, places_of
 from dpmd_fast.errors import UserValueError
-from dpmd_fast.reference.sources.base import ArraySource, PandasSource
+from dpmd_fast.reference.sources.arrays import ArraySource
 from dpmd_fast.reference.sources.engine import EngineSource, Failure, guarded, merged
+from dpmd_fast.reference.sources.pandas import PandasSource
 from dpmd_fast.reference.tasks import PartialSums, Task
 
 _AT_ONCE = 8  # partial sums merged by one task
@@ -69,8 +71,7 @@ class DaskSource(EngineSource):
         self._open = _frame_blocks
 
     def _sums(self, task: Task) -> list[Any]:
-        import dask
-
+        dask: Any = importlib.import_module("dask")  # without types
         sent = dask.delayed(task, pure=False)
         on_part, merge = dask.delayed(_on_part, pure=False), dask.delayed(_merge, pure=False)
         parts = [on_part(sent, self._open, part) for part in self._parts]

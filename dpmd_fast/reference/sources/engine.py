@@ -24,8 +24,7 @@ from dpmd_fast.columns import (
     is_arrow,
     places_of,
 )
-from dpmd_fast.errors import UserRuntimeError, UserTypeError, UserValueError
-from dpmd_fast.kernels.sums.exact import TooManyRecords
+from dpmd_fast.errors import UserOverflowError, UserRuntimeError, UserTypeError, UserValueError
 from dpmd_fast.reference.sources.base import ReferenceSource
 from dpmd_fast.reference.tasks import MismatchedSums, PartialSums, Task
 
@@ -119,7 +118,7 @@ class EngineSource(ReferenceSource):
     def run(self, task: Task, n_threads: int | None = None) -> PartialSums:
         try:
             found = merged(task, self._run(replace(task, columns=self.n_columns)))
-        except (MismatchedSums, TooManyRecords):
+        except (MismatchedSums, UserOverflowError):
             raise
         except Exception as error:
             found = Failure(type(error).__name__)

@@ -1,4 +1,4 @@
-"""A private reference in one .npy or Arrow IPC file, read block by block.
+"""A private reference in one .npy file, read block by block.
 
 Read, not mapped into memory: where the disk fails or the file shrinks, a mapped file would end the process
 without a word, perhaps after a debit. Here it is an error like any other.
@@ -15,29 +15,20 @@ from numpy.typing import NDArray
 
 from dpmd_fast.arguments import Points
 from dpmd_fast.errors import UserValueError
-from dpmd_fast.reference.sources.base import ArraySource, ReferenceSource, _ArrowSource
-from dpmd_fast.tables.formats import arrow_file
+from dpmd_fast.reference.sources.arrays import ArraySource
+from dpmd_fast.reference.sources.base import ReferenceSource
 
+#: Opens a file that has been looked at, with the columns and the rows of a block; refuses unknown columns.
 Opener = Callable[["tuple[str, ...] | None", "int | None"], ReferenceSource]
 
 
-def _complaint(path: str) -> str:
+def unreadable(path: str) -> str:
     return f"{path} could not be read: it is damaged, was changed meanwhile, or memory ran out"
 
 
-def array_file(path: str) -> Opener:
-    """Look at a .npy file; what is returned takes columns and rows of a block, and complains about them."""
+def look_at_npy(path: str) -> Opener:
+    """Read the header of a .npy file."""
     return partial(ArrayFileSource, path, np.load(path, mmap_mode="r", allow_pickle=False))
-
-
-def arrow_table_file(path: str) -> Opener:
-    """Look at an Arrow IPC file, likewise."""
-    import pyarrow as pa
-
-    with pa.memory_map(path) as mapped:  # of a batch, only what describes it is read
-        reader = pa.ipc.open_file(mapped)
-        rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
-        return partial(ArrowFileSource, path, reader.schema, rows)
 
 
 class ArrayFileSource(ArraySource):
@@ -62,7 +53,7 @@ class ArrayFileSource(ArraySource):
             for start in range(0, rows, self.batch_rows):
                 block = self._block(file, start, min(self.batch_rows, rows - start))
                 if block is None:  # raised here: the first error may quote what it was reading
-                    raise UserValueError(_complaint(self._path))
+                    raise UserValueError(unreadable(self._path))
                 yield np.require(block, self.dtype, ["C", "ALIGNED"])
 
     def _block(self, file: BinaryIO, start: int, count: int) -> NDArray[Any] | None:
@@ -81,32 +72,3 @@ class ArrayFileSource(ArraySource):
         if len(numbers) < count:
             raise UserValueError("the file ends too early")
         return numbers
-
-
-class ArrowFileSource(_ArrowSource):
-    """The record batches of an Arrow IPC file."""
-
-    def __init__(
-        self, path: str, schema: Any, rows: int, columns: tuple[str, ...] | None, batch_rows: int | None
-    ) -> None:
-        super().__init__(path, schema, columns, batch_rows, rows=rows)
-        self._path = path
-
-    def blocks(self) -> Iterator[Points]:
-        return self._counted(self._regrouped(self._read(self._batches(), _complaint(self._path))))
-
-    def _batches(self) -> Iterator[Any]:
-        import pyarrow as pa
-
-        with arrow_file(self._path) as file:
-            reader = pa.ipc.open_file(file)
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
-
-    def _counted(self, blocks: Iterator[Points]) -> Iterator[Points]:
-        rows = 0
-        for block in blocks:
-            rows += len(block)
-            yield block
-        if rows != self.rows:
-            raise UserValueError(f"{self._path} has changed since it was opened: it cannot be read again")

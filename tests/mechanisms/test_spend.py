@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -32,8 +33,9 @@ from dpmd_fast import (
     release_atlas,
     release_moments,
 )
+from dpmd_fast.errors import UserError
 from dpmd_fast.mechanisms.preprocessor import private_preprocessor
-from dpmd_fast.reference.sources.base import ArraySource
+from dpmd_fast.reference.sources.arrays import ArraySource
 
 BUDGET = Budget(1.0, 1e-6)
 ROWS = 2503  # a number that nothing else has
@@ -90,6 +92,48 @@ def ledger(tmp_path):
     made = Ledger(tmp_path / "ledger.db")
     made.create("people", 3.0, 1e-6)
     return made
+
+
+HURT = np.vstack([Y, [[np.nan, 0.0]]])
+#: What can be wrong with a release, in the order in which it is looked at: options, and what is said of it.
+FAULTS = {
+    "account": ({"dataset": None}, "dataset = None"),
+    "budget": ({"budget": 1.0}, "budget = 1.0"),
+    "adjacency": ({"adjacency": "none"}, "adjacency = 'none'"),
+    "seed": ({"seed": -1}, "seed = -1"),
+    "public points": ({"reference": Y, "queries": Y[:60]}, "is part of the reference"),
+    "payment": ({"dataset": "poor"}, "budget exceeded"),
+    "records": ({"reference": HURT}, "reference contains non-finite"),
+}
+#: A seed is refused with a ledger, so there are two orders.
+ORDERS = (
+    ("account", "budget", "adjacency", "public points", "payment", "records"),
+    ("budget", "adjacency", "seed", "public points", "records"),
+)
+LACKS = {
+    "Algorithm 1": ("adjacency", "records"),  # it takes an array, which is checked when it is taken
+    "direct": ("records",),
+    "Algorithm 2": ("records",),
+    "preprocessing": ("public points",),
+}
+
+
+@every
+@pytest.mark.parametrize("order", ORDERS, ids=["with a ledger", "without"])
+def test_what_is_wrong_is_found_in_one_order_before_anything_is_spent(route, order, ledger):
+    ledger.create("poor", 0.5, 1e-6)
+    faults = [fault for fault in order if fault not in LACKS.get(route, ())]
+    paid = {"ledger": ledger, "dataset": "people"} if "account" in order else {}
+    for place, first in enumerate(faults):
+        options = dict(paid)
+        for fault in reversed(faults[place:]):
+            options |= FAULTS[fault][0]
+        if "records" in faults[place:] and "public points" in faults[place:]:
+            options |= {"reference": HURT, "queries": HURT[:60]}
+        with pytest.raises((ValueError, BudgetExceeded), match=re.escape(FAULTS[first][1])) as told:
+            ROUTES[route](**options)
+        assert isinstance(told.value, UserError)
+    assert ledger.history("people") == ledger.history("poor") == ()
 
 
 @every
@@ -192,9 +236,8 @@ def test_the_debit_comes_last_before_the_pass(route, ledger, monkeypatch):
     for module, name in (
         ("dpmd_fast.mechanisms.projector", "covariance_at"),
         ("dpmd_fast.mechanisms.denoiser", "denoise_with_projectors"),
-        ("dpmd_fast.mechanisms.moments", "noisy_sums"),
-        ("dpmd_fast.mechanisms.atlas.rounds", "noisy_sums"),
-        ("dpmd_fast.privacy.quantiles", "noisy_sums"),
+        ("dpmd_fast.mechanisms.spend", "noisy_sums"),
+        ("dpmd_fast.mechanisms.preprocessor", "noisy_sums"),
     ):
         real = getattr(sys.modules[module], name)
 
@@ -278,11 +321,11 @@ def test_a_release_that_fails_leaves_its_debit_and_says_so(route, ledger, monkey
         raise MemoryError("no memory left")
 
     for module in ("projector", "algorithm2"):
-        monkeypatch.setattr(f"dpmd_fast.{module}.noisy_projectors", fail)
-    for module in ("moments", "rounds", "privacy.quantiles"):
-        monkeypatch.setattr(f"dpmd_fast.{module}.noisy_sums", fail)
+        monkeypatch.setattr(f"dpmd_fast.mechanisms.{module}.noisy_projectors", fail)
+    for module in ("spend", "preprocessor"):
+        monkeypatch.setattr(f"dpmd_fast.mechanisms.{module}.noisy_sums", fail)
     with pytest.raises(
-        RuntimeError, match=r"failed after its debit.*'people' stays spent \(spend 1\): no mem"
+        RuntimeError, match=r"failed after its debit.*'people' stays spent \(spend 1\): MemoryError"
     ):
         ROUTES[route](ledger=ledger, dataset="people")
     (spend,) = ledger.history("people")
@@ -534,6 +577,9 @@ def test_a_bound_name_with_tables_and_streams(ledger, tmp_path):
 
 
 def test_without_a_fingerprint_nothing_is_hashed(ledger, monkeypatch):
-    monkeypatch.setattr("dpmd_fast.privacy.ledger.charge.digest_of", None)
+    def forbidden(reference):
+        raise AssertionError("hashed")
+
+    monkeypatch.setattr("dpmd_fast.mechanisms.spend.fingerprint_of", forbidden)
     moments(ledger=ledger, dataset="people")
     assert ledger.total("people").fingerprint is None

@@ -16,7 +16,7 @@ GUARD = 1e6
 
 @kernel
 def run_closer(word, X, x0, rows, first, width, h2, share, places, tents, at, inside):
-    return gather.closer(word, X, x0, rows, first, width, h2, share, places, tents, at, inside)
+    return gather.append_inside(word, X, x0, rows, first, width, h2, share, places, tents, at, inside)
 
 
 @kernel

@@ -1,0 +1,95 @@
+"""The clip that bounds what one record adds to exact sums. The privacy proof rests on this file.
+
+A record adds the matrices v_i v_i^T at its places i (locations, charts, ...), with the integer vectors
+
+    v_i = trunc(factor root_i f_i),
+
+f_i its features at that place and root_i the square root of its weight there. One factor serves all places.
+Floating point only proposes the factor; it is accepted if, in integers,
+
+    sum_i (v_i . v_i)^2 <= bound^2,
+
+which is the squared Frobenius norm of all that the record adds. A record for which no factor is accepted
+adds nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmd_fast.kernels.jit import device
+
+_FIRST_SHRINK = 2.0**-50  # rounding can carry the proposed factor over the bound by some last digits
+
+
+class Clipping(NamedTuple):
+    """The bound on a record's contribution, as a norm and in lattice steps."""
+
+    tau: float
+    unit: float  # lattice steps per one, for vectors: 1 / sqrt(step of the matrices)
+    bound: int  # tau in lattice steps; below 2^31, so that twice its square is a 64-bit integer
+
+
+def make_clipping(tau: float, steps: tuple[float, int]) -> Clipping:
+    """Return the clipping to norm `tau` on a lattice with this step and bound."""
+    step, bound = steps
+    return Clipping(float(tau), float(np.sqrt(1.0 / step)), int(bound))
+
+
+@device
+def _within(squares, count, bound):
+    """Return whether the sum of squares[i]^2 over i < count is at most bound^2, in integers.
+
+    `squares` are floats that hold integers: beyond 64 bits they are large, and do not wrap around.
+    """
+    total = 0
+    for i in range(count):
+        if not squares[i] <= bound:  # before its square could leave 64 bits; also NaN
+            return False
+        total += np.int64(squares[i]) * np.int64(squares[i])
+        if total > bound * bound:
+            return False
+    return True
+
+
+@device(inline=True, generic=True)
+def clip(measure, record, roots, count, norm, length, clipping, scales, squares):
+    """Fill scales[i] = factor roots[i] / length for i < count with a factor that keeps the bound.
+
+    Parameters
+    ----------
+    measure : device function
+        ``measure(record, scales, count, squares)`` sets squares[i] = v_i . v_i, the vectors truncated at
+        these scales.
+    record : tuple
+        Whatever `measure` needs to know of the record.
+    roots, count
+        Square roots of the weights, and the number of places.
+    norm : float
+        Norm of the contribution before clipping, in floating point.
+    length : float
+        What one in the features of `measure` stands for: they may come undivided by the bandwidth.
+    scales, squares
+        Room for `count` numbers each.
+
+    Returns
+    -------
+    bool
+        False if the record adds nothing: without weight, not finite, or out of bounds at every factor.
+    """
+    if not (norm > 0.0 and norm < math.inf):
+        return False
+    factor = clipping.unit * math.sqrt(min(1.0, clipping.tau / norm)) / length
+    shrink = _FIRST_SHRINK
+    while shrink < 0.5:
+        for i in range(count):
+            scales[i] = factor * roots[i]
+        measure(record, scales, count, squares)
+        if _within(squares, count, clipping.bound):
+            return True
+        factor *= 1.0 - shrink
+        shrink *= 2.0
+    return False

@@ -1,0 +1,124 @@
+"""Pairs (record, location) of one block of records, found by record and sorted by location.
+
+A block of records goes through two passes: by record (locations in reach, norm, clip), then, with the pairs
+sorted by location, by location (Gram matrix of the integer vectors), so that no two threads share a sum.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmd_fast.kernels.jit import device, kernel, prange
+from dpmd_fast.kernels.scratch import sparse_memory
+
+CHUNK = 32  # records that one call of the inner functions takes
+PANEL = 44  # vectors multiplied in one go: a panel of 60 columns stays in the first-level cache
+_SORTED = 16 * CHUNK  # records sorted in one go: every part has counters for all locations
+_PAIRS = 1 << 22  # pairs that one block has memory for
+_BLOCK = 8192
+
+
+class Pairs(NamedTuple):
+    """Memory for the pairs of a block; those of `CHUNK` records follow one another.
+
+    A chunk has memory for all locations, CHUNK K pairs, but mostly few of them: they stay in the caches, and
+    the memory of the others is never touched.
+    """
+
+    places: np.ndarray  # (block K,) locations in reach of each record, in leaf order
+    scales: np.ndarray  # (block K,) what the features there are multiplied with before they are truncated
+    counts: np.ndarray  # (block,) number of locations of each record; below zero if it was not clipped
+    along: np.ndarray  # (block K, d) features of a record that depend on the location, if they are kept
+    records: np.ndarray  # (block K,) the same in order of location: numbers of the records,
+    sorted_scales: np.ndarray
+    sorted_along: np.ndarray
+
+
+def block_rows(locations: int) -> int:
+    """Return the largest number of records in one block."""
+    return max(64, min(_BLOCK, _PAIRS // max(locations, 1)))
+
+
+def pairs_for_block(locations: int, coordinates: int = 0) -> Pairs:
+    """Return memory for a block, with `coordinates` features that depend on the location."""
+    rows = block_rows(locations)
+    pairs = rows * locations
+    return Pairs(
+        places=sparse_memory((pairs,), np.int32),
+        scales=sparse_memory((pairs,)),
+        counts=np.empty(rows, np.int64),
+        along=sparse_memory((pairs, coordinates)),
+        records=sparse_memory((pairs,), np.int32),
+        sorted_scales=sparse_memory((pairs,)),
+        sorted_along=sparse_memory((pairs, coordinates)),
+    )
+
+
+def sort_by_location(n_records: int, n_locations: int, pairs: Pairs) -> np.ndarray:
+    """Sort the pairs of a block by location, within `pairs`; return where each location starts.
+
+    Parts of the records are counted and sorted side by side, each into its own slots.
+    """
+    starts = np.empty(n_locations + 1, np.int64)
+    slots = np.zeros(((n_records + _SORTED - 1) // _SORTED, n_locations), np.int64)
+    _sort_pairs(n_records, *pairs, slots, starts)
+    return starts
+
+
+def check_done(done: np.ndarray) -> None:
+    """Refuse sums that a thread has not finished: errors inside a parallel loop can get lost."""
+    if not done.all():
+        raise MemoryError("records could not be summed: a thread found no memory")
+
+
+@device
+def _count_rows(first, last, places, counts, totals):
+    at = 0
+    for q in range(first, last):
+        if q % CHUNK == 0:
+            at = q * len(totals)
+        for _ in range(counts[q]):
+            totals[places[at]] += 1
+            at += 1
+
+
+@device
+def _sort_rows(first, last, places, scales, counts, along, slots, records, sorted_scales, sorted_along):
+    at = 0
+    for q in range(first, last):
+        if q % CHUNK == 0:
+            at = q * len(slots)
+        for _ in range(counts[q]):
+            slot = slots[places[at]]
+            slots[places[at]] = slot + 1
+            records[slot] = q
+            sorted_scales[slot] = scales[at]
+            for e in range(along.shape[1]):
+                sorted_along[slot, e] = along[at, e]
+            at += 1
+
+
+@kernel(parallel=True)
+def _sort_pairs(
+    n_records, places, scales, counts, along, records, sorted_scales, sorted_along, slots, starts
+):
+    parts, n_locations = slots.shape
+    for part in prange(parts):
+        first = np.int64(part) * _SORTED
+        _count_rows(first, min(first + _SORTED, n_records), places, counts, slots[part])
+    end = 0
+    for a in range(n_locations):
+        starts[a] = end
+        for part in range(parts):
+            count = slots[part, a]
+            slots[part, a] = end
+            end += count
+    starts[n_locations] = end
+    for part in prange(parts):
+        first = np.int64(part) * _SORTED
+        last = min(first + _SORTED, n_records)
+        _sort_rows(
+            first, last, places, scales, counts, along, slots[part], records, sorted_scales, sorted_along
+        )

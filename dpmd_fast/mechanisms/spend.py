@@ -1,0 +1,268 @@
+"""The prologue of every release: from the caller's arguments to the debit, in one order.
+
+    check_terms      ledger account, budget, adjacency, invalid records, seed, threads
+    open_records     what the reference is, without reading its values
+    public_points    the points that the caller calls public
+    prepare          can it be paid? are the records valid? then the noise is ready to be drawn
+    Mechanism.run    the debit, then the first pass over the records
+
+A release that is refused before `Mechanism.run` has spent nothing. Without a ledger nothing is debited, and
+the guarantee says that nothing else is counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.arguments import (
+    LARGEST,
+    Points,
+    checked_choice,
+    checked_integer,
+    checked_points,
+    checked_threads,
+)
+from dpmd_fast.columns import is_of, names_of, places_of
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.models.preprocessor import Preprocessor, preprocessed
+from dpmd_fast.privacy.budget import Budget, check_budget
+from dpmd_fast.privacy.entropy import EntropySource, open_source
+from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
+from dpmd_fast.privacy.lattice import Lattice
+from dpmd_fast.privacy.ledger.charge import Charge, LedgerAccount, Receipt, open_account
+from dpmd_fast.privacy.ledger.ledger import Ledger
+from dpmd_fast.privacy.noise import noisy_sums
+from dpmd_fast.reference.sources.base import ReferenceSource
+from dpmd_fast.reference.sources.fingerprint import fingerprint_of
+from dpmd_fast.reference.sources.open import open_reference
+from dpmd_fast.reference.sources.overlap import overlaps
+from dpmd_fast.reference.sources.validity import check_valid
+from dpmd_fast.reference.tasks import PartialSums, SumTask, View, with_view
+
+Floats = NDArray[np.float64]
+LedgerArgument = Ledger | str | os.PathLike[str] | None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The arguments that every release takes, checked."""
+
+    account: LedgerAccount | None
+    budget: Budget
+    adjacency: Adjacency
+    on_invalid: str
+    seed: int | None
+    n_threads: int | None
+
+    @property
+    def seeded(self) -> bool:
+        return self.seed is not None
+
+    def certified(self, mu: float, released: str = "the released result") -> Guarantee:
+        """Return the guarantee of clipped sums that spend `mu`."""
+        return certified_guarantee(
+            self.budget,
+            mu=mu,
+            adjacency=self.adjacency,
+            seeded=self.seeded,
+            validated=self.on_invalid == "raise",
+            released=released,
+        )
+
+
+def check_terms(
+    *,
+    budget: Any,
+    ledger: LedgerArgument,
+    dataset: str | None,
+    seed: int | None,
+    adjacency: Any = "replace-one",
+    on_invalid: Any = "raise",
+    n_threads: int | None = None,
+) -> Terms:
+    """Check the arguments that every release takes; the ledger is looked at, and no record is read."""
+    account = open_account(ledger, dataset, seed)
+    check_budget(budget)
+    checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
+    checked_choice("on_invalid", on_invalid, ("raise", "drop"))
+    if seed is not None:
+        seed = checked_integer("seed", seed)
+    return Terms(account, budget, adjacency, on_invalid, seed, checked_threads(n_threads))
+
+
+def open_records(
+    terms: Terms, reference: Any, columns: list[str] | None, batch_rows: int | None
+) -> ReferenceSource:
+    """Open a reference for a release of any adjacency, without reading its values."""
+    source = open_reference(reference, columns=columns, batch_rows=batch_rows)
+    if terms.adjacency == "add-remove" and getattr(source, "declared", False):
+        raise UserValueError(
+            "rows: must be None in engine_reference under 'add-remove': the number of records is private"
+        )
+    if terms.adjacency == "replace-one" and source.rows == 0:
+        raise UserValueError("reference has 0 sample(s): must have at least 1")
+    return source
+
+
+def public_points(
+    name: str, points: Any, source: ReferenceSource, reference: Any, preprocess: Preprocessor | None = None
+) -> Points:
+    """Return public points, preprocessed, with the columns of the reference where both have names.
+
+    Points that are the reference, or overlap it in memory or on disk, are refused: they would not be public.
+    """
+    named = _by_name(name, points, source.column_names)
+    chosen = checked_points(name, named) if preprocess is None else preprocessed(name, named, preprocess)
+    check_public(name, points, reference)
+    if source.n_columns != chosen.shape[1]:
+        raise UserValueError(
+            f"reference has {source.n_columns} column(s): must have {chosen.shape[1]}, as the public points"
+        )
+    return chosen
+
+
+def check_public(name: str, points: Any, reference: Any) -> None:
+    """Refuse public points that are the private reference or overlap it in memory or on disk."""
+    if overlaps(reference, points):
+        raise UserValueError(
+            f"{name} is part of the reference: must be public points; taking them from the private reference "
+            "would void the guarantee"
+        )
+
+
+def _by_name(name: str, points: Any, names: tuple[str, ...] | None) -> Any:
+    given = names_of(points)
+    if given is None or names is None or given == names:
+        return points
+    missing = [column for column in names if column not in given]
+    if missing:
+        raise UserValueError(
+            f"{name} lacks {len(missing)} column(s) of the reference, {missing[0]!r} among them"
+        )
+    places = places_of(names, given, name)
+    if is_of(points, "pandas", "DataFrame"):
+        return points.iloc[:, places]
+    return points[:, places] if is_of(points, "polars", "DataFrame") else points.select(places)
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Passes over private records: the debit comes before the first, noise goes into what each one sums.
+
+    Attributes
+    ----------
+    source : ReferenceSource or None
+        The private records; None where they have been read already, as by local PCA.
+    charge : Charge
+        The debit, made once, before the first pass.
+    entropy : EntropySource
+        Of the noise.
+    n_threads : int or None
+    view : callable or None
+        What becomes of each block of records first, such as coordinates in a subspace.
+    """
+
+    source: ReferenceSource | None
+    charge: Charge
+    entropy: EntropySource
+    n_threads: int | None
+    view: View | None = None
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return self.charge.guarantee.adjacency
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self.charge.guarantee
+
+    @property
+    def receipt(self) -> Receipt | None:
+        return self.charge.receipt
+
+    def failing_safely(self) -> AbstractContextManager[None]:
+        """Return a block in which an error after the debit says that the debit stays."""
+        return self.charge.covering()
+
+    def seen_through(self, view: View) -> Mechanism:
+        """Return the same mechanism for records that `view` maps one by one."""
+        return replace(self, view=view)
+
+    def run(self, task: SumTask) -> PartialSums:
+        """Make one pass over the records, after the debit. The sums are private."""
+        assert self.source is not None
+        self.charge.debit()
+        return self.source.run(task if self.view is None else with_view(task, self.view), self.n_threads)
+
+    def blocks(self) -> Iterator[Points]:
+        """Read the records, after the debit. They are private."""
+        assert self.source is not None
+        self.charge.debit()
+        return self.source.blocks()
+
+    def release(self, task: SumTask, lattice: Lattice) -> Floats:
+        """Make one pass over the records and add noise to the sums: what comes out may be seen."""
+        return noisy_sums(self.run(task).values, lattice, self.entropy, self.n_threads)
+
+
+def prepare(
+    terms: Terms,
+    source: ReferenceSource | None,
+    guarantee: Guarantee,
+    what: str,
+    *,
+    mechanism: str,
+    parameters: dict[str, Any],
+    bound_to: Any = None,
+    validate: bool = True,
+    advice: str | None = None,
+    rows: int | None = None,
+    stacklevel: int = 4,
+) -> Mechanism:
+    """Refuse what cannot be paid or is not valid; nothing is spent before the mechanism runs.
+
+    Parameters
+    ----------
+    terms, source, guarantee
+        What was asked for, the records as they are summed, and what is promised: the debit is its mu^2.
+    what, mechanism, parameters
+        For the history of the ledger; public.
+    bound_to : Any
+        The reference whose fingerprint counts, if not `source`: before preprocessing, for instance.
+    validate : bool
+        Whether to check the records, under ``on_invalid="raise"``; False if that has been done.
+    advice : str, optional
+        What to do about invalid records, if not the usual.
+    rows : int, optional
+        Public number of records; by default that of `source`, where the adjacency makes it public.
+    stacklevel : int
+        Of the warning about a large delta.
+    """
+    budget = terms.budget
+    charge = Charge(
+        terms.account,
+        guarantee,
+        what,
+        mechanism=mechanism,
+        parameters={
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "conversion": budget.conversion,
+            **parameters,
+        },
+        fingerprint=partial(fingerprint_of, source if bound_to is None else bound_to),
+    )
+    if source is not None and validate and terms.on_invalid == "raise":
+        check_valid(source, LARGEST, *(() if advice is None else (advice,)))
+    known = source.rows if rows is None and source is not None else rows
+    if terms.adjacency == "replace-one" and known is not None:  # else the number of records is private
+        warn_large_delta(budget.delta, known, stacklevel=stacklevel)
+    return Mechanism(source, charge, open_source(terms.seed), terms.n_threads)

@@ -1,0 +1,35 @@
+"""Least squares from released moments, for the residual rounds and for the subspace."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Regression(NamedTuple):
+    """Coefficients at each location, and the inverse Gram matrices behind them."""
+
+    coefficients: Floats  # (K, p, t): targets on regressors, in the units of the features
+    inverse: Floats  # (K, p, p)
+
+
+def regress(values: Floats, regressors: int, targets: int, floor: float, ridge: float = 0.0) -> Regression:
+    """Regress features on others, from noisy second moments (K, F, F).
+
+    Features are the regressors, then the targets, then the homogeneous coordinate, which is a regressor as
+    well and the first of them in the result. `ridge` is added to the squares of the others; eigenvalues of the
+    Gram matrix are at least `floor`, since noise must not make it singular.
+    """
+    order = np.r_[values.shape[1] - 1, :regressors]
+    gram = values[:, order[:, None], order]
+    cross = values[:, order][:, :, regressors : regressors + targets]
+    slopes = np.arange(1, 1 + regressors)
+    gram[:, slopes, slopes] += ridge
+    eigenvalues, vectors = np.linalg.eigh(gram)
+    eigenvalues = np.maximum(eigenvalues, max(1e-300, floor))
+    inverse = np.matmul(vectors / eigenvalues[:, None, :], vectors.transpose(0, 2, 1))
+    return Regression(np.matmul(inverse, cross), inverse)

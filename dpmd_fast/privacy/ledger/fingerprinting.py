@@ -1,0 +1,16 @@
+"""How a ledger gets the fingerprint of a private reference, which this room cannot read.
+
+The package sets `compute` when it is imported (`dpmd_fast/__init__.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def _not_set(reference: Any, columns: list[str] | None = None) -> str:
+    raise AssertionError("dpmd_fast/__init__.py sets this")
+
+
+compute: Callable[[Any, list[str] | None], str] = _not_set

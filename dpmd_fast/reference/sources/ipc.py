@@ -1,0 +1,52 @@
+"""A private reference in one Arrow IPC file, read batch by batch; like `npy`, not mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from dpmd_fast.arguments import Points
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.reference.sources.arrow import ArrowSource
+from dpmd_fast.reference.sources.npy import Opener, unreadable
+from dpmd_fast.tables.formats import arrow_file
+
+
+def look_at_ipc(path: str) -> Opener:
+    """Read the schema and the number of rows of an Arrow IPC file."""
+    import pyarrow as pa
+
+    with pa.memory_map(path) as mapped:  # of a batch, only what describes it is read
+        reader = pa.ipc.open_file(mapped)
+        rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
+        return partial(ArrowFileSource, path, reader.schema, rows)
+
+
+class ArrowFileSource(ArrowSource):
+    """The record batches of an Arrow IPC file."""
+
+    def __init__(
+        self, path: str, schema: Any, rows: int, columns: tuple[str, ...] | None, batch_rows: int | None
+    ) -> None:
+        super().__init__(path, schema, columns, batch_rows, rows=rows)
+        self._path = path
+
+    def blocks(self) -> Iterator[Points]:
+        return self._counted(self._regrouped(self._read(self._batches(), unreadable(self._path))))
+
+    def _batches(self) -> Iterator[Any]:
+        import pyarrow as pa
+
+        with arrow_file(self._path) as file:
+            reader = pa.ipc.open_file(file)
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
+
+    def _counted(self, blocks: Iterator[Points]) -> Iterator[Points]:
+        rows = 0
+        for block in blocks:
+            rows += len(block)
+            yield block
+        if rows != self.rows:
+            raise UserValueError(f"{self._path} has changed since it was opened: it cannot be read again")

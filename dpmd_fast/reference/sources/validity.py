@@ -1,0 +1,26 @@
+"""Whether all records of a private reference are valid."""
+
+from __future__ import annotations
+
+from dpmd_fast.arguments import checked
+from dpmd_fast.columns import DROP
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.reference.sources.base import ReferenceSource
+from dpmd_fast.reference.tasks import ValidTask
+
+_DROP = f"pass {DROP} to leave such records out, or clean the reference"
+
+
+def check_valid(source: ReferenceSource, most: float, advice: str = _DROP) -> None:
+    """Refuse, in one pass, a reference with values that are not finite or beyond `most` in size."""
+    most = checked("most", most, positive=True)
+    if not source.rereadable:
+        raise UserValueError(
+            "reference is a stream that can be read only once, so its values cannot be checked first: pass "
+            f"{DROP}, or give a table or Parquet files"
+        )
+    if source.run(ValidTask(most)).values.any():
+        raise UserValueError(
+            f"reference contains non-finite or too large values: all must be finite and at most {most:g} in "
+            f"size; {advice}"
+        )

@@ -1,0 +1,71 @@
+"""Limits on threads: kept inside a block, restored after it."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+import threadpoolctl
+from threadpoolctl import threadpool_info
+
+from dpmd_fast.kernels.jit import resolve_threads, threads
+from dpmd_fast.kernels.search.balls import count_neighbors
+from dpmd_fast.kernels.search.index import build_index
+
+
+def state():
+    blas = sorted(
+        (pool["filepath"], pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"
+    )
+    return numba.get_num_threads(), numba.get_parallel_chunksize(), blas
+
+
+def fail_inside(before):
+    with threads(1, chunk=5) as count:
+        assert count == 1
+        inside = state()
+        assert inside[:2] == (1, 5)
+        assert all(number == 1 for _, number in inside[2])
+        assert [path for path, _ in inside[2]] == [path for path, _ in before[2]]
+        raise KeyError("inside")
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one thread cannot show a limit")
+def test_limits_are_restored():
+    with threads(1):  # everything that has a thread pool is loaded
+        pass
+    before = state()
+    assert before[0] > 1
+    assert max(number for _, number in before[2]) > 1
+    Y = np.random.default_rng(0).standard_normal((100, 3))
+    count_neighbors(build_index(Y, 1.0), Y, n_threads=1)
+    assert state() == before
+    with pytest.raises(KeyError):
+        fail_inside(before)
+    assert state() == before
+    index = build_index(Y, 1.0)
+    with pytest.raises(Exception, match=r".+"):  # fails inside the compiled call
+        count_neighbors(index._replace(rows=None), Y, n_threads=1)
+    assert state() == before
+
+
+def test_thread_counts_are_clipped():
+    most = numba.config.NUMBA_NUM_THREADS
+    assert [resolve_threads(k) for k in (0, 1, most, most + 5)] == [1, 1, most, most]
+    with threads(1):
+        assert resolve_threads(None) == 1
+
+
+def test_overlapping_limits_of_two_threads_are_restored():
+    before = [
+        library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"
+    ]
+    first, second = threads(1), threads(1)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    after = [
+        library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"
+    ]
+    assert after == before

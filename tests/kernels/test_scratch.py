@@ -1,0 +1,52 @@
+"""Scratch memory in small pages."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpmd_fast.kernels.scratch import sparse_memory
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("shape", "dtype"), [((7,), np.int32), ((5, 3), np.float64), ((4, 0), np.float64)])
+def test_sparse_memory_is_an_array(shape, dtype):
+    found = sparse_memory(shape, dtype)
+    assert (found.shape, found.dtype) == (shape, dtype)
+    assert found.flags.c_contiguous
+    assert not found.any()
+    found[...] = 1
+    assert (found == 1).all()
+    assert not sparse_memory(shape, dtype).any()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_sparse_memory_costs_what_is_touched():
+    before = resident()
+    found = sparse_memory((1 << 26,))  # 512 MB
+    found[:: 1 << 21] = 1.0
+    assert resident() - before < 8 << 20
+    assert found.sum() == 32.0
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_sparse_memory_is_not_shared_with_a_child():
+    found = sparse_memory((10,))
+    child = os.fork()
+    if child == 0:
+        found[:] = 1.0
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not found.any()
+
+
+def test_no_sparse_memory_is_a_memory_error():
+    with pytest.raises(MemoryError, match="MB of scratch"):
+        sparse_memory((1 << 58,))

@@ -1,0 +1,58 @@
+"""Gram matrices and symmetric products against NumPy, or (NUMBA_DISABLE_JIT=1) their twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernel_samples import GUARD, packed, small_integers
+
+from dpmd_fast.kernels.jit import kernel
+from dpmd_fast.kernels.vector import tiles
+from dpmd_fast.kernels.vector.lanes import LANES
+
+pytestmark = pytest.mark.kernels
+GROUPS = [1, 2, 3, 4, 5, 6, 7]
+
+
+@kernel
+def run_gram(sign, panel, capacity, rows, C, groups):
+    if sign > 0.0:
+        tiles.add_gram(panel, capacity, rows, C, groups)
+    else:
+        tiles.subtract_gram(panel, capacity, rows, C, groups)
+
+
+@kernel
+def run_multiply(Q, rows, C, Z, width):
+    tiles.multiply_symmetric(Q, rows, C, Z, width)
+
+
+def upper_blocks(groups):
+    block = np.arange(LANES * groups) // LANES
+    return block[:, None] <= block
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("rows", [0, 1, 2, 5, 64])
+def test_gram_of_packed_rows(groups, rows):
+    rng = np.random.default_rng(groups)
+    X = small_integers(rng, rows, LANES * groups)
+    start = small_integers(rng, LANES * groups, LANES * groups)
+    for sign in (1.0, -1.0):
+        ref = np.where(upper_blocks(groups), start + sign * X.T @ X, start)
+        comp = start.copy()
+        run_gram(sign, packed(X, 64), 64, rows, comp, groups)
+        np.testing.assert_array_equal(comp, ref)
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+def test_product_with_a_symmetric_matrix(groups, rows):
+    rng = np.random.default_rng(groups)
+    width = LANES * groups
+    Q, C = small_integers(rng, 6, width), small_integers(rng, width, width)
+    C += C.T
+    comp = np.full((6, width), GUARD)
+    run_multiply(Q, rows, C, comp, width)
+    np.testing.assert_array_equal(comp[:rows], Q[:rows] @ C)
+    np.testing.assert_array_equal(comp[rows:], GUARD)

@@ -93,7 +93,7 @@ def audit(quick: bool) -> int:
 
     The exit code is 1 if a claim is contradicted, or if a mechanism that is broken on purpose is not caught.
     """
-    from dpmd_fast.lab.audit.attacks import main
+    from dpmd_fast.lab.audit.program import main
 
     return main(["--quick"] if quick else [])
 

@@ -28,23 +28,13 @@ from dpmd_fast.lab.datasets import circle, distance_to_manifold, simulate
 from dpmd_fast.lab.experiments import registry
 from dpmd_fast.privacy.ledger import ledger as ledger_module
 
-VERBS = [
-    "demo",
-    "plan",
-    "fit",
-    "transform",
-    "denoise",
-    "preprocess",
-    "report",
-    "ledger",
-    "experiment",
-    "audit",
-    "warmup",
-]
+VERBS = ["demo", "plan", "fit", "transform", "denoise", "preprocess", "report", "ledger"]
+VERBS += ["experiment", "audit", "warmup"]
 N = 20_011  # records: a number that is not said by chance
 BUDGET = "--epsilon 1 --delta 1e-6"
 PAID = "--ledger budget.db --dataset clinic"
 FIT = f"fit --reference reference.parquet --anchors queries.parquet --dim 1 {BUDGET}"
+DENOISE = "denoise --reference reference.parquet samples.parquet --columns x,y --bandwidth 0.6 --dim 1"
 SEEDED = f"{FIT} --bandwidth 0.6 --rounds 1 --no-ledger --seed 3"
 CACHED = {**os.environ, "DPMD_FAST_CACHE": "1"}
 DATA = simulate(circle(), N, 300, 0.1, np.random.default_rng(0))
@@ -334,7 +324,7 @@ def opened(monkeypatch):
     [
         (f"{FIT} {PAID} -o new.dpmd", [False, True, True]),  # a look, the debit, the name of the file
         (f"{FIT} {PAID} -o new.dpmd --report new.html", [False, True, True, False]),
-        (f"{DENOISE} {PAID} -o new.parquet", [False, True, True]),
+        (f"{DENOISE} {BUDGET} {PAID} -o new.parquet", [False, True, True]),
         (f"ledger show {PAID}", [False]),
         ("ledger create --ledger budget.db --dataset new --epsilon 1 --delta 1e-6", [True, False]),
         (f"report --atlas atlas.dpmd samples.parquet {PAID} -o new.html", [False]),
@@ -511,9 +501,8 @@ def tiny(folder, quick, seeds, data):
 
 def test_audit(monkeypatch, capsys):
     given = []
-    monkeypatch.setattr(
-        "dpmd_fast.lab.audit.attacks.main", lambda options: given.append(options) or len(given) - 1
-    )
+    place = "dpmd_fast.lab.audit.program.main"
+    monkeypatch.setattr(place, lambda options: given.append(options) or len(given) - 1)
     assert main(["audit"]) == 0
     assert main(["audit", "--quick"]) == 1  # a claim is contradicted
     assert given == [[], ["--quick"]]

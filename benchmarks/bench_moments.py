@@ -13,7 +13,8 @@ from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.moments import record_norms, symmetric_integers
 from dpmd_fast.lab.datasets import circle, distance_to_manifold
-from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.mechanisms.moments import natural_tau
+from dpmd_fast.models.moments import HOMOGENEOUS
 from dpmd_fast.privacy.lattice import choose_lattice
 
 from .common import (
@@ -52,7 +53,7 @@ class Sums(Suite):
 
 
 class Norms(Suite):
-    """What a record contributes to all locations together, before clipping; sums as integers."""
+    """A record's contribution to all locations before clipping, and integer sums."""
 
     params = (CASES,)
     param_names = ("case",)

@@ -1,4 +1,4 @@
-"""What the machine can do, and what share of it the stages use.
+"""Measure the limits of the machine, and the share of them that the stages reach.
 
     python benchmarks/limits.py [--quick] [--only limits|stages|parts] [--output FILE.md]
 
@@ -34,7 +34,8 @@ from dpmd_fast.kernels.sums.exact import MomentSums, ResidualSums
 from dpmd_fast.kernels.sums.residuals import ResidualFrames, make_frames
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.lab.datasets import bounded_noise, make_shape, simulate
-from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.mechanisms.moments import natural_tau
+from dpmd_fast.models.moments import HOMOGENEOUS
 from dpmd_fast.privacy.entropy import open_source
 from dpmd_fast.privacy.exact_noise import rounded_normals
 from dpmd_fast.privacy.lattice import choose_lattice

@@ -1,4 +1,4 @@
-"""Certified moments beside NumPy and beside the rate of DGEMM, and from Parquet files of any size.
+"""Compare certified moments with NumPy and with the rate of DGEMM; release from large Parquet files.
 
     python benchmarks/moments.py [--quick] [--only sums|parquet] [--output FILE.md]
 
@@ -34,7 +34,8 @@ from dpmd_fast.kernels.search.balls import count_neighbors
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.lab.datasets import bounded_noise, sphere
-from dpmd_fast.mechanisms.moments import HOMOGENEOUS, natural_tau
+from dpmd_fast.mechanisms.moments import natural_tau
+from dpmd_fast.models.moments import HOMOGENEOUS
 from dpmd_fast.privacy.lattice import choose_lattice
 
 SECTIONS = ("sums", "parquet")

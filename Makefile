@@ -7,7 +7,7 @@ DOCTEST = $(BIN)/python -m doctest README.md docs/distributed.md -o NORMALIZE_WH
 INPUTS ?= 100000
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all lint compare bench bench-full scaling limits audit fuzz clean
+.PHONY: demo test test-all lint coverage compare bench bench-full scaling limits audit fuzz clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,10 @@ test-all: lint
 	NUMBA_DISABLE_JIT=1 $(PYTEST) -m kernels
 	$(DOCTEST)
 
+coverage: $(VENV)/.installed-test
+	$(PYTEST) -m "not slow" --cov --cov-report=
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "kernels and not slow" --cov --cov-append
+
 audit: $(VENV)/.installed-test
 	$(BIN)/python -m dpmd_fast.lab.audit
 
@@ -69,4 +73,4 @@ limits: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/page.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .numba_cache .pytest_cache .mypy_cache .ruff_cache demo
+	rm -rf $(VENV) build dist *.egg-info .numba_cache .pytest_cache .mypy_cache .ruff_cache .coverage demo

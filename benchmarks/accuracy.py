@@ -1,4 +1,4 @@
-"""Errors of the atlas beside those of the methods it competes with, at epsilon = 1.
+"""Compare the errors of the atlas with those of the other methods, at epsilon = 1.
 
     python benchmarks/accuracy.py [--seeds 5] [--only NAME] [--keep RESULTS.jsonl] [--output FILE.md]
 
@@ -65,7 +65,7 @@ CASES = {
 
 
 class Kept:
-    """Results by key, on disk as they come."""
+    """Results by key, written to disk as they are computed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -87,7 +87,7 @@ def errors(points: np.ndarray, shape: Shape) -> list[float]:
 
 
 def nonprivate(sample: Simulation, shape: Shape, bandwidth: float, steps: int) -> list[list[float]]:
-    """Errors of Nonprivate-MD after 1, 2, ... steps."""
+    """Return the errors of Nonprivate-MD after 1, 2, ... steps."""
     model = ManifoldDenoiser(bandwidth, shape.dim).fit(sample.references)
     points, found = sample.queries, []
     for _ in range(steps):
@@ -97,7 +97,7 @@ def nonprivate(sample: Simulation, shape: Shape, bandwidth: float, steps: int) -
 
 
 def needed_constant(sample: Simulation, shape: Shape, bandwidth: float) -> float:
-    """C of Lemma 2 that this data set needs, rounded up."""
+    """Return the C of Lemma 2 that this data set needs, rounded up."""
     found = empirical_sensitivity(sample.references, sample.queries[:2], bandwidth, shape.dim)
     return float(np.ceil(found.constant))
 
@@ -116,7 +116,7 @@ def atlas(sample: Simulation, shape: Shape, delta: float) -> list[float]:
 
 
 def measure(name: str, case: Case, seeds: int, kept: Kept) -> dict[str, np.ndarray]:
-    """Errors (seeds, 2) of every method."""
+    """Return the errors (seeds, 2) of every method."""
     shape = case.shape()
     h = paper_bandwidth(case.n, shape.dim, case.sigma)
     widths = np.geomspace(*case.widths, WIDTHS)

@@ -1,4 +1,4 @@
-"""The results of asv as Markdown tables.
+"""Write the results of asv as Markdown tables.
 
     python benchmarks/asv_tables.py [--results .asv/results] [--output FILE.md]
 
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 def newest(folder: Path) -> Path:
-    """The results file that was written last, of all machines in `folder`."""
+    """Return the newest results file of all machines in `folder`."""
     files = [path for path in folder.glob("*/*.json") if path.name != "machine.json"]
     if not files:
         raise FileNotFoundError(f"{folder} has no results: run `make bench` first")
@@ -43,7 +43,7 @@ def newest(folder: Path) -> Path:
 
 
 def read_rows(results: Path, benchmarks: Path) -> list[Row]:
-    """Results of one file of asv; of the benchmarks that the last run found, with their units."""
+    """Read the results of one asv file, with units, for the benchmarks that the last run found."""
     stored = json.loads(results.read_text("utf-8"))
     described = json.loads(benchmarks.read_text("utf-8"))
     known = {name: found for name, found in described.items() if isinstance(found, dict)}
@@ -69,7 +69,7 @@ def _number(value: Any) -> float | None:
 
 
 def shown(row: Row) -> str:
-    """A value with its unit, as people write it."""
+    """Format a value with a readable unit."""
     value = row.value
     if value is None:
         return "**failed**"
@@ -88,7 +88,7 @@ def shown(row: Row) -> str:
 
 
 def sections(rows: Sequence[Row]) -> Iterator[str]:
-    """One table for each suite."""
+    """Return one table per suite."""
     for suite, group in itertools.groupby(rows, key=lambda row: row.benchmark.partition(".")[0]):
         lines = [[row.benchmark.partition(".")[2], _readable(row.parameters), shown(row)] for row in group]
         yield f"## {suite}\n\n" + table(["benchmark", "parameters", "result"], lines)

@@ -1,4 +1,4 @@
-"""What a careful user would write with scikit-learn, NumPy and SciPy: the other side of `compare.py`.
+"""Baselines of `compare.py`: what a careful user would write with scikit-learn, NumPy and SciPy.
 
 Every function runs on one thread of Python; `in_threads` splits the work over two. Which of the variants is
 fastest depends on D, so `compare.py` tries them and takes the best.
@@ -21,13 +21,13 @@ _BATCH = 64
 
 
 def in_threads(call: Callable[[np.ndarray], np.ndarray], items: np.ndarray) -> np.ndarray:
-    """`call` on equal parts of `items`, one Python thread and one BLAS thread each."""
+    """Run `call` on equal parts of `items`, one Python thread and one BLAS thread each."""
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(THREADS) as pool:
         return np.concatenate(list(pool.map(call, np.array_split(items, THREADS))))
 
 
 def top_eigenvectors(matrices: np.ndarray, dim: int, solver: str) -> np.ndarray:
-    """Top `dim` eigenvectors (m, D, dim) of symmetric matrices, of which the lower triangle is read."""
+    """Return the top `dim` eigenvectors (m, D, dim) of symmetric matrices given by their lower triangles."""
     if solver == "numpy":
         return np.linalg.eigh(matrices)[1][:, :, -dim:]
     D = matrices.shape[1]
@@ -39,12 +39,12 @@ def top_eigenvectors(matrices: np.ndarray, dim: int, solver: str) -> np.ndarray:
 
 
 def search(Y: np.ndarray, radius: float, algorithm: str) -> NearestNeighbors:
-    """A scikit-learn radius search on two threads."""
+    """Return a scikit-learn radius search on two threads."""
     return NearestNeighbors(radius=radius, algorithm=algorithm, n_jobs=THREADS).fit(Y)
 
 
 def local_pca(Y: np.ndarray, neighbors: np.ndarray, dim: int, solver: str) -> np.ndarray:
-    """Top `dim` eigenvectors (m, D, dim) of the covariance of every list of neighbours."""
+    """Return the top `dim` eigenvectors (m, D, dim) of the covariance of every list of neighbours."""
     D = Y.shape[1]
     out = np.empty((len(neighbors), D, dim))
     covariances = np.empty((_BATCH, D, D))

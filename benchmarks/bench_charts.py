@@ -54,7 +54,7 @@ class Charts(Suite):
         residual_norms(self.frames, self.X, self.still, 0.1, threads)
 
     def time_residual_sums(self, D, threads):
-        """With the move of every record that comes first."""
+        """Include moving every record, which comes first."""
         lattice = choose_lattice(1.0, 1.0, "replace-one")
         sums = ResidualSums([self.field], self.frames, 1.0, lattice.steps, 0.1, threads)
         sums.add(self.X)

@@ -1,4 +1,4 @@
-"""What the kernels are made of: register tiles, vectors, bit masks, gathers; one thread, data in the cache.
+"""The inner loops of the kernels: register tiles, vectors, bit masks, gathers; one thread, data in the cache.
 
 Functions that only kernels call have no way in from Python, so each is looped over by a small kernel here.
 """

@@ -60,7 +60,7 @@ class Rates(Suite):
 
 
 class Kernels(Suite):
-    """From words that are there already to samples, on two threads."""
+    """Turn existing words into samples, on two threads."""
 
     def setup(self):
         source = open_source()

@@ -53,7 +53,7 @@ class Sums(Suite):
 
 
 class Norms(Suite):
-    """What a record contributes to all locations together, before clipping; sums as integers."""
+    """A record's contribution to all locations before clipping, and integer sums."""
 
     params = (CASES,)
     param_names = ("case",)

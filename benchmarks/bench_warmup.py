@@ -27,7 +27,7 @@ atlas.transform(points[:50])
 
 
 class FirstResult(Suite):
-    """Import, loading of the kernels, result; `setup` sees to it that they are in the cache."""
+    """Import, load the kernels, compute; `setup` puts them into the cache first."""
 
     repeat = sized(1, 2, 5)
     number = 1
@@ -48,7 +48,7 @@ class FirstResult(Suite):
 if PROFILE == "full":
 
     class Compile(Suite):
-        """`warmup` of a process that finds an empty cache."""
+        """Run `warmup` in a process with an empty cache."""
 
         unit = "seconds"
         timeout = 1200

@@ -1,4 +1,4 @@
-"""Profiles, data and clocks that the asv suites and the scripts share.
+"""Profiles, data and clocks shared by the asv suites and the scripts.
 
 `DPMD_BENCH_PROFILE` chooses the sizes of the suites: "quick" (the default, a few minutes in all), "full"
 (those of `compare.py`), or "tiny", with which the tests run every benchmark once.
@@ -69,7 +69,7 @@ if PROFILE not in ("tiny", "quick", "full"):
 
 
 def sized(tiny: T, quick: T, full: T) -> T:
-    """The one of three values that belongs to the profile."""
+    """Return the value for the current profile."""
     return {"tiny": tiny, "quick": quick, "full": full}[PROFILE]
 
 
@@ -78,17 +78,17 @@ CASES = sized(TINY_CASES, QUICK_CASES, FULL_CASES)
 
 
 class Suite:
-    """What all suites tell asv. `setup` warms up, so asv need not."""
+    """Settings of all suites for asv. `setup` warms up, so asv need not."""
 
     timeout = TIMEOUT
     rounds = 1  # processes for each benchmark and parameter
     warmup_time = 0.0
     sample_time = sized(0.0, 0.02, 0.1)
-    repeat = sized((1, 1, 0.0), (2, 5, 0.4), (3, 10, 5.0))  # least, most, seconds after which it is enough
+    repeat = sized((1, 1, 0.0), (2, 5, 0.4), (3, 10, 5.0))  # least, most, seconds after which asv stops
 
 
 def ball_radius(Y: np.ndarray, average: float, rng: np.random.Generator) -> float:
-    """Radius at which the balls around the rows of `Y` hold `average` rows in the mean, from a sample."""
+    """Estimate the radius at which balls around the rows of `Y` hold `average` rows, from a sample."""
     centers = Y[rng.choice(len(Y), min(256, len(Y)), replace=False)]
     others = Y[rng.choice(len(Y), min(20_000, len(Y)), replace=False)]
     squares = -2.0 * centers @ others.T
@@ -99,7 +99,7 @@ def ball_radius(Y: np.ndarray, average: float, rng: np.random.Generator) -> floa
 
 @lru_cache(maxsize=2)
 def make_problem(case: Case, seed: int = 0) -> Problem:
-    """Points of a randomly rotated sphere with noise; the queries are noisier but have neighbours.
+    """Draw points of a randomly rotated sphere with noise; queries are noisier but have neighbours.
 
     References carry noise uniform in the ball of radius 0.05, queries of radius sqrt(0.05), or half the
     bandwidth where that is less: beyond, a query off the manifold would see no reference at all.
@@ -114,18 +114,18 @@ def make_problem(case: Case, seed: int = 0) -> Problem:
 
 @lru_cache(maxsize=1)
 def make_circle(n: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """References, queries and clean points of the paper's circle."""
+    """Draw references, queries and clean points of the paper's circle."""
     data = simulate(circle_shape(), n, m, SIGMA, np.random.default_rng(seed))
     return data.references, data.queries, data.clean
 
 
 def best_seconds(call: Callable[[], Any], repeats: int = 3) -> float:
-    """Shortest wall time of `repeats` calls."""
+    """Return the shortest wall time of `repeats` calls."""
     return min(clock(call)[0] for _ in range(repeats))
 
 
 def clock(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Wall time of one call and what it returned."""
+    """Return the wall time of one call, and its result."""
     time.sleep(0.05)  # lets the worker threads of other libraries stop spinning
     start = time.perf_counter()
     result = call()
@@ -133,7 +133,7 @@ def clock(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def fastest(variants: dict[str, Callable[[], object]], repeats: int) -> tuple[str, float]:
-    """Name and time of the variant with the shortest best time, after one call to warm up."""
+    """Return name and time of the variant with the shortest best time, after one call to warm up."""
     times = {}
     for name, call in variants.items():
         call()
@@ -143,7 +143,7 @@ def fastest(variants: dict[str, Callable[[], object]], repeats: int) -> tuple[st
 
 
 def in_turns(sides: dict[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """Best time of each side over `repeats` turns of all, and what each returned when it was warmed up."""
+    """Return the best time of each side over `repeats` alternating turns, and its result in the warm-up."""
     results = {name: call() for name, call in sides.items()}
     best = dict.fromkeys(sides, float("inf"))
     for _ in range(repeats):

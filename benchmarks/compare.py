@@ -1,4 +1,4 @@
-"""Side by side with scikit-learn, NumPy, SciPy, faiss, OpenDP, diffprivlib and dp-accounting.
+"""Compare with scikit-learn, NumPy, SciPy, faiss, OpenDP, diffprivlib and dp-accounting.
 
     python benchmarks/compare.py [--quick] [--only SECTION] [--output FILE.md]
 
@@ -30,7 +30,7 @@ PEERS = ("faiss-cpu", "opendp", "diffprivlib", "dp-accounting")
 
 
 def report(sections: Sequence[str], quick: bool) -> Iterator[str]:
-    """The Markdown, part by part."""
+    """Yield the Markdown, part by part."""
     yield "# dpmd_fast side by side"
     yield machine(0.5 if quick else 3.0, PEERS)
     warmup()

@@ -1,4 +1,4 @@
-"""Local PCA and Algorithm 2 beside scikit-learn, NumPy and SciPy, and the memory of a fit."""
+"""Compare local PCA and Algorithm 2 with scikit-learn, NumPy and SciPy; measure the memory of a fit."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def show_algorithm2(results: dict[Case, Algorithm2], pca: dict[Case, LocalPCA]) 
 
 
 def measure_fit_memory(case: Case) -> tuple[float, float, float]:
-    """Peak of a fit over what was resident before, seconds, mean ball; to be run in a fresh process."""
+    """Return peak memory of a fit over the baseline, seconds and mean ball; run it in a fresh process."""
     warmup()
     problem = make_problem(case)
     model = ManifoldDenoiser(problem.radius, case.d, n_threads=THREADS)
@@ -297,7 +297,7 @@ def show_memory(n: int, balls: Sequence[int]) -> str:
 
 
 def compare_geometry(sections: Sequence[str], quick: bool) -> Iterator[str]:
-    """The tables of "local-pca", "algorithm2" and "memory"; the second needs the times of the first."""
+    """Yield the tables of "local-pca", "algorithm2" and "memory"; the second needs the times of the first."""
     sample, repeats = 200 if quick else 1500, 3
     pca, paper = {}, {}
     for case in (QUICK_CASES if quick else FULL_CASES) if {"local-pca", "algorithm2"} & set(sections) else ():

@@ -1,4 +1,4 @@
-"""Noise, accounting and private covariances beside OpenDP, diffprivlib and dp-accounting.
+"""Compare noise, accounting and private covariances with OpenDP, diffprivlib and dp-accounting.
 
 Each of the peers is left out where it is not installed; the table then says so.
 """

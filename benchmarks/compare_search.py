@@ -1,4 +1,4 @@
-"""Exact fixed-radius search beside faiss, scikit-learn and SciPy."""
+"""Compare exact fixed-radius search with faiss, scikit-learn and SciPy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def our_counts(Y: np.ndarray, points: np.ndarray, radius: float) -> np.ndarray:
 
 
 def sides_of(case: Case, problem: Problem, asked: int) -> dict[str, tuple[Callable[[], Any], str]]:
-    """By name: the call, and whether it does the same thing as ours."""
+    """Return, by name, the call and whether it does the same as ours."""
     Y, _, radius = problem
     points = Y[np.random.default_rng(1).choice(len(Y), asked, replace=False)]
     sides: dict[str, tuple[Callable[[], Any], str]] = {
@@ -75,7 +75,7 @@ def sides_of(case: Case, problem: Problem, asked: int) -> dict[str, tuple[Callab
 
 
 def show_search(quick: bool) -> str:
-    """Index and search, all sides in one run; counts compared point by point."""
+    """Time index and search of all sides in one run; compare the counts point by point."""
     rows = []
     for case in QUICK_CASES if quick else CASES:
         problem, asked = make_problem(case), min(_ASKED, case.n)

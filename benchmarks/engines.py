@@ -1,4 +1,4 @@
-"""One release by a Dask cluster and by Spark, beside the stream of one process, from the same Parquet files.
+"""Compare one release by a Dask cluster and by Spark with one process, from the same Parquet files.
 
     python benchmarks/engines.py [--rows 1000000] [--rows 10000000] [--spark] [--output FILE.md]
 

@@ -1,4 +1,4 @@
-"""What the machine can do, and what share of it the stages use.
+"""Measure the limits of the machine, and the share of them that the stages reach.
 
     python benchmarks/limits.py [--quick] [--only limits|stages|parts] [--output FILE.md]
 

@@ -1,4 +1,4 @@
-"""Markdown for the scripts: tables, numbers, the machine they were made on."""
+"""Markdown for the scripts: tables, numbers, a description of the machine."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def processor() -> str:
 
 
 def idle_share(pause: float) -> float | None:
-    """Share of idle time of all processors over the next `pause` seconds, where /proc/stat tells."""
+    """Share of idle time of all processors over the next `pause` seconds, if /proc/stat exists."""
     try:
         before = _processor_times()
         time.sleep(pause)
@@ -94,7 +94,7 @@ def arguments_of(
 
 
 def print_report(parts: Iterable[str], output: Path | None) -> None:
-    """Print the parts as they come; write what there is to `output` after each of them."""
+    """Print each part as it comes, and write all parts so far to `output`."""
     kept: list[str] = []
     for part in parts:
         print(part, end="\n\n", flush=True)

@@ -50,7 +50,7 @@ def give_back() -> None:
 
 
 def growth(call: Callable[[], Any]) -> tuple[float, int, Any]:
-    """Seconds of a call, the peak during it over what was resident before, and what it returned.
+    """Return the seconds of a call, its peak memory over what was resident before, and its result.
 
     Memory that was freed goes back to the system first: a call that fills it again would seem to need none.
     Where the peak cannot be set back, growth counts from the largest peak so far.

@@ -1,4 +1,4 @@
-"""Certified moments beside NumPy and beside the rate of DGEMM, and from Parquet files of any size.
+"""Compare certified moments with NumPy and with the rate of DGEMM; release from large Parquet files.
 
     python benchmarks/moments.py [--quick] [--only sums|parquet] [--output FILE.md]
 

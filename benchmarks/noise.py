@@ -1,4 +1,4 @@
-"""Exact Gaussian noise beside OpenDP's, in samples per second; NumPy's, which is not safe, to compare.
+"""Compare exact Gaussian noise with OpenDP's, and with NumPy's, which is not safe.
 
 python benchmarks/noise.py
 

@@ -16,9 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("limits", "compare", "scaling", "suites-quick")  # in the order of the page
 INTRO = """# Performance
 
-Every table says on which machine it was made, and all but the last how idle that was. This page is put
-together by `python benchmarks/page.py` from what these commands write to `benchmarks/results` (minutes:
-when idle):
+Every table names its machine, and all but the last say how idle it was. `python benchmarks/page.py` assembles
+this page from what these commands write to `benchmarks/results` (minutes: when idle):
 
 | command | what it writes | minutes |
 | --- | --- | --- |
@@ -28,13 +27,14 @@ when idle):
 | `make scaling` | time and peak memory against n, D, m, K and threads, with fitted exponents | 10 |
 | `make limits` | stages beside the rates of DGEMM, memory and the stream cipher | 2 |
 
-`DPMD_BENCH_PROFILE` chooses the sizes of the suites: `quick`, `full`, or `tiny`, with which the tests run
-each benchmark once. The scripts `moments.py`, `transform.py`, `transform_file.py`, `engines.py` and
-`accuracy.py` in `benchmarks` make the other tables of the README and of [distributed.md](distributed.md)."""
+`DPMD_BENCH_PROFILE` chooses the sizes of the suites: `quick`, `full`, or `tiny`, at which the tests run each
+benchmark once. `benchmarks/__init__.py` lists which suite covers which room of the package. The scripts
+`moments.py`, `transform.py`, `transform_file.py`, `engines.py` and `accuracy.py` in `benchmarks` make the
+other tables of the README and of [distributed.md](distributed.md)."""
 
 
 def page(results: Path) -> str:
-    """The intro, and each of the files that are there, headings one level down."""
+    """Return the intro and each existing file, with headings one level down."""
     found = [results / f"{name}.md" for name in PARTS]
     texts = [demoted(path.read_text("utf-8")) for path in found if path.exists()]
     return "\n\n".join([INTRO, *texts]) + "\n"

@@ -1,7 +1,7 @@
-"""How denoising changed points: neighbours, clusters, and the ranking of risks.
+"""Measure how denoising changed points: neighbours, clusters, and the ranking of risks.
 
-None of this is private. Neighbours among points are a function of these points: take public or released ones,
-and a reference only where nothing leaves the trusted zone.
+None of this is private: a metric of points is a function of them. Use public or released points, and a
+private reference only where the result never leaves the trusted zone.
 """
 
 from dpmd_fast.metrics.concordance import (

@@ -1,4 +1,4 @@
-"""Harrell's C-index and its paired bootstrap: how well risk scores rank the people they are about."""
+"""Harrell's C-index and its paired bootstrap: how well risk scores rank survival times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpmd_fast.errors import UserValueError
 
 Floats = NDArray[np.float64]
 
-_WEIGHTS = 1 << 22  # weights of replicates held at a time
+_WEIGHTS = 1 << 22  # bootstrap weights held at a time
 _MOST_REPLICATES = 1_000_000
 
 
@@ -28,18 +28,18 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class ConcordanceComparison:
-    """C-index of several risk scores of the same people, and differences to the first of them."""
+    """C-index of several risk scores of the same people, and the differences to the first score."""
 
     scores: dict[str, Interval]
     differences: dict[str, Interval]
-    replicates: int  # those with a comparable pair, which are the ones that count
+    replicates: int  # that have a comparable pair; the others do not count
 
 
 def concordance_index(time: ArrayLike, event: ArrayLike, risk: ArrayLike) -> float:
-    """Harrell's C-index: share of comparable pairs in which the higher risk has the earlier event.
+    """Return Harrell's C-index: the share of comparable pairs in which the higher risk has the earlier event.
 
-    A pair is comparable if the earlier time is an event; at equal times an event comes before a censoring,
-    and two events are not comparable. Equal risks count one half. Costs O(n log^2 n).
+    A pair is comparable if the earlier time is an event; at equal times an event precedes a censoring, and
+    two events are not comparable. Equal risks count one half. Takes O(n log^2 n).
     """
     when, happened = _checked_survival(time, event)
     order = _ComparableOrder(when, happened)
@@ -59,9 +59,9 @@ def compare_concordance(
     level: float = 0.95,
     seed: int = 0,
 ) -> ConcordanceComparison:
-    """C-index of each risk score and its difference to the first, with paired bootstrap intervals.
+    """Return the C-index of each risk score and its difference to the first, with paired bootstrap intervals.
 
-    In each replicate all scores are computed on the same people, drawn with replacement:
+    Each replicate scores the same people, drawn with replacement:
     ``numpy.random.default_rng(seed).integers(n, size=n)``, one replicate after the other.
     """
     when, happened = _checked_survival(time, event)
@@ -109,10 +109,10 @@ def compare_concordance(
 
 
 class _ComparableOrder:
-    """People in an order in which those comparable to an event are all that stand before its `end`.
+    """People sorted so that those comparable to an event are exactly those before its `end`.
 
-    Weights have a row for each replicate and say how often each person is in it. Two copies of a person are
-    never comparable, so weighted sums over pairs are sums over the pairs of the resampled people.
+    Weights have a row per replicate: how often each person was drawn. Two copies of a person are never
+    comparable, so weighted sums over pairs are sums over the pairs of the resampled people.
     """
 
     def __init__(self, time: Floats, event: NDArray[np.bool_]) -> None:
@@ -124,16 +124,16 @@ class _ComparableOrder:
         self.ends = np.flatnonzero(fresh)[np.cumsum(fresh)[self.events] - 1]
 
     def comparable(self, weights: Floats) -> Floats:
-        """Weighted number of comparable pairs in each replicate."""
+        """Return the weighted number of comparable pairs in each replicate."""
         ordered = weights[:, self.order]
-        before = _running(ordered)[:, self.ends]
-        return (before * ordered[:, self.events]).sum(axis=1)
+        before = _cumulative(ordered)[:, self.ends]
+        return np.asarray((before * ordered[:, self.events]).sum(axis=1))
 
     def concordant(self, risk: Floats, weights: Floats) -> Floats:
-        """Weighted number of comparable pairs in which the event has the higher risk; ties are halves.
+        """Return the weighted number of comparable pairs whose event has the higher risk; ties count half.
 
-        People before `end` fall into blocks of sizes 2^l, one for each binary digit of `end`; inside a block
-        that is sorted by risk, running sums of the weights tell how many are below a risk.
+        People before `end` form blocks of sizes 2^l, one for each binary digit of `end`; in a block sorted by
+        risk, cumulative weights count those below a risk.
         """
         ordered = weights[:, self.order]
         ranks = np.unique(risk[self.order], return_inverse=True)[1].astype(np.int64)
@@ -147,17 +147,17 @@ class _ComparableOrder:
             keys = (np.arange(n) >> digit) * most + ranks
             place = np.argsort(keys, kind="stable")
             keys = keys[place]
-            running = _running(ordered[:, place])
+            running = _cumulative(ordered[:, place])
             block = (self.ends[holds] >> digit) - 1
             wanted = block * most + own[holds]
             low, high = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
             middle = 0.5 * (running[:, low] + running[:, high])
             below[:, holds] += middle - running[:, block << digit]
-        return (below * ordered[:, self.events]).sum(axis=1)
+        return np.asarray((below * ordered[:, self.events]).sum(axis=1))
 
 
-def _running(weights: Floats) -> Floats:
-    """Sums of the first 0, 1, ... n weights of each row."""
+def _cumulative(weights: Floats) -> Floats:
+    """Return the sums of the first 0, 1, ... n weights of each row."""
     return np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights, axis=1)], axis=1)
 
 

@@ -1,8 +1,6 @@
-"""How denoising changed the neighbours and the clusters of points.
+"""Measure how denoising changed the neighbours and the clusters of points.
 
-None of this is private. Neighbours among points are a function of these points: take public or released ones,
-and a reference only where nothing leaves the trusted zone. Distances to a known manifold are in
-`dpmd_fast.lab.datasets`.
+Not private: see `dpmd_fast.metrics`.
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ from dpmd_fast.errors import UserValueError
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-NEIGHBORS = 15  # k, where the paper does not say
-EXACT_PAIRS = 10**10  # of queries and points, about a minute in 60 columns on two cores
-_TREE_COLUMNS = 6  # more columns are searched in blocks of distances
-_BLOCK = 1 << 20  # values of neighbours gathered at a time
+NEIGHBORS = 15  # default k; the paper states none
+EXACT_PAIRS = 10**10  # query-point pairs searched exactly: about a minute in 60 columns on two cores
+_TREE_COLUMNS = 6  # above this, blocks of distances are faster than a k-d tree
+_BLOCK = 1 << 20  # values gathered at a time
 
 
 # Neighbours (the paper's local-geometry metrics)
@@ -36,7 +34,7 @@ def nearest_neighbors(
     method: str = "auto",
     own: ArrayLike | None = None,
 ) -> tuple[Floats, Integers]:
-    """Distances to the `k` nearest `points` of each query, ascending, and their rows.
+    """Return the distances of each query to its `k` nearest `points`, ascending, and their rows.
 
     Parameters
     ----------
@@ -46,10 +44,10 @@ def nearest_neighbors(
         At most n, or n - 1 if `own` is given.
     method : {"auto", "exact", "approximate"}
         "exact" is scikit-learn's search: a k-d tree in up to 6 columns, all distances in more. "approximate"
-        is pynndescent, which may miss a neighbour. "auto" is exact in up to 6 columns and for up to 10^10
-        pairs of a query and a point, and approximate beyond.
+        is pynndescent, which may miss a neighbour. "auto" is exact in up to 6 columns or up to 10^10
+        query-point pairs, and approximate beyond.
     own : array (m,) of int, optional
-        For queries that are among the points: the row of each, which does not count as its neighbour.
+        If the queries are among the points: the row of each, which is not counted as its neighbour.
     """
     Q, P, own_rows = _checked_sets(queries, points, own)
     k = _checked_k(k, len(P) - (own_rows is not None))
@@ -58,7 +56,7 @@ def nearest_neighbors(
         exact = P.shape[1] <= _TREE_COLUMNS or len(Q) * len(P) <= EXACT_PAIRS
         method = "exact" if exact else "approximate"
     wanted = k if own_rows is None else k + 1
-    center = P.mean(axis=0)  # blocks of distances lose digits far from the origin
+    center = P.mean(axis=0)  # distances by products lose digits far from the origin
     search = _exact_rows if method == "exact" else _approximate_rows
     rows = search(Q - center, P - center, wanted)
     if own_rows is not None:
@@ -76,8 +74,8 @@ def knn_distance(
     method: str = "auto",
     own: ArrayLike | None = None,
 ) -> Floats:
-    """Mean distance of each query to its `k` nearest points; arguments as for `nearest_neighbors`."""
-    return nearest_neighbors(queries, points, k, method=method, own=own)[0].mean(axis=1)
+    """Return the mean distance of each query to its `k` nearest points; see `nearest_neighbors`."""
+    return np.asarray(nearest_neighbors(queries, points, k, method=method, own=own)[0].mean(axis=1))
 
 
 def knn_jaccard(
@@ -89,7 +87,7 @@ def knn_jaccard(
     method: str = "auto",
     own: ArrayLike | None = None,
 ) -> Floats:
-    """Overlap of the `k` nearest points before and after: size of the intersection over that of the union."""
+    """Return the Jaccard overlap of each query's `k` nearest points before and after denoising."""
     R, X = _checked_pairs(raw, denoised)
     before = nearest_neighbors(R, points, k, method=method, own=own)[1]
     after = nearest_neighbors(X, points, k, method=method, own=own)[1]
@@ -97,11 +95,11 @@ def knn_jaccard(
 
 
 def jaccard(before: Integers, after: Integers) -> Floats:
-    """Row by row, size of the intersection over that of the union of two sets of `k` different integers."""
+    """Return, row by row, |intersection| / |union| of two sets of `k` distinct integers."""
     k = before.shape[1]
     both = np.sort(np.concatenate([before, after], axis=1), axis=1)
     shared = (both[:, 1:] == both[:, :-1]).sum(axis=1)
-    return shared / (2.0 * k - shared)
+    return np.asarray(shared / (2.0 * k - shared))
 
 
 def knn_distortion(
@@ -113,9 +111,10 @@ def knn_distortion(
     method: str = "auto",
     own: ArrayLike | None = None,
 ) -> Floats:
-    """Mean over the `k` points nearest to the raw query of ``| |denoised - x| / |raw - x| - 1 |``.
+    """Return the mean distortion ``| |denoised - x| / |raw - x| - 1 |`` of each query.
 
-    A point at distance 0 from the raw query has no ratio and is left out; NaN where no other is left.
+    The mean is over the `k` points x nearest to the raw query. Those at distance 0 from it have no ratio and
+    are skipped; NaN if none remain.
     """
     R, X = _checked_pairs(raw, denoised)
     before, rows = nearest_neighbors(R, points, k, method=method, own=own)
@@ -123,7 +122,7 @@ def knn_distortion(
 
 
 def distortion(before: Floats, denoised: Floats, points: Any, rows: Integers) -> Floats:
-    """`knn_distortion` for neighbours that are known: distances of the raw queries to `rows` of `points`."""
+    """Return `knn_distortion` for known neighbours: `before` holds the raw queries' distances to `rows`."""
     after = _distances(denoised, np.asarray(points, dtype=np.float64), rows)
     apart = before > 0.0
     change = np.abs(np.divide(after, before, out=np.ones_like(after), where=apart) - 1.0)
@@ -145,7 +144,7 @@ def _approximate_rows(Q: Floats, P: Floats, k: int) -> Integers:
 
     index = NNDescent(P, n_neighbors=max(30, 2 * k), random_state=0)
     rows = np.asarray(index.query(Q, k=k, epsilon=0.2)[0], dtype=np.int64)
-    if (rows < 0).any():  # says that it did not find enough
+    if (rows < 0).any():  # pynndescent marks neighbours that it did not find
         raise UserValueError(
             f"the approximate search found fewer than k = {k} neighbours of a query: use method='exact'"
         )
@@ -153,14 +152,14 @@ def _approximate_rows(Q: Floats, P: Floats, k: int) -> Integers:
 
 
 def _without(rows: Integers, own: Integers) -> Integers:
-    """Rows without the own one, or without the last where duplicates have pushed it out."""
+    """Drop each query's own row, or the last one where duplicates have displaced it."""
     drop = rows == own[:, None]
     drop[~drop.any(axis=1), -1] = True
-    return rows[~drop].reshape(len(rows), -1)
+    return np.asarray(rows[~drop].reshape(len(rows), -1))
 
 
 def _distances(Q: Floats, P: Floats, rows: Integers) -> Floats:
-    """Distances from differences: those of a block of products are inexact for near points."""
+    """Compute distances from differences: those from products are inexact for near points."""
     out = np.empty(rows.shape)
     step = max(1, _BLOCK // (rows.shape[1] * Q.shape[1]))
     for start in range(0, len(Q), step):
@@ -182,7 +181,7 @@ class ClusterScores:
 
 
 def clustering_scores(labels: ArrayLike, clusters: ArrayLike) -> ClusterScores:
-    """Adjusted Rand index, normalised mutual information (arithmetic mean) and accuracy of `clusters`."""
+    """Return adjusted Rand index, normalised mutual information (arithmetic mean) and accuracy."""
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     truth, found = _coded("labels", labels), _coded("clusters", clusters)
@@ -195,7 +194,7 @@ def clustering_scores(labels: ArrayLike, clusters: ArrayLike) -> ClusterScores:
 
 
 def clustering_accuracy(labels: ArrayLike, clusters: ArrayLike) -> float:
-    """Largest share of points whose label is that of their cluster, each cluster matched to one label."""
+    """Return the share of points in their label's cluster, for the best matching of clusters to labels."""
     from scipy.optimize import linear_sum_assignment
 
     truth, found = _coded("labels", labels), _coded("clusters", clusters)
@@ -208,7 +207,7 @@ def clustering_accuracy(labels: ArrayLike, clusters: ArrayLike) -> float:
 def neighborhood_purity(
     points: ArrayLike, labels: ArrayLike, k: int | None = None, metric: str = "cosine"
 ) -> float:
-    """Mean share of a point's `k` nearest other points that have its label.
+    """Return the mean share of a point's `k` nearest other points that have its label.
 
     By default k = max(5, min(15, m - 1)) and cosine distance, as in the paper's single-cell study. The cosine
     distance of a point at the origin to any other is 1.
@@ -254,13 +253,13 @@ def _checked_k(k: object, most: int) -> int:
     number = checked_integer("k", k, minimum=1)
     if number > most:
         raise UserValueError(
-            f"k = {number}: must not be more than the points that can be neighbours", argument="k"
+            f"k = {number}: must not exceed the number of points that can be neighbours", argument="k"
         )
     return number
 
 
 def _coded(name: str, values: ArrayLike) -> Integers:
-    """Labels of any kind as integers from 0."""
+    """Encode labels of any kind as integers from 0."""
     try:
         array = np.asarray(values)
     except Exception:

@@ -12,9 +12,9 @@ from scipy.special import ndtr
 from scipy.stats import binom, binomtest
 
 from dpmd_fast.lab.audit import atlas as audit_atlas
-from dpmd_fast.lab.audit import attacks as audit
 from dpmd_fast.lab.audit import cases as audit_cases
 from dpmd_fast.lab.audit import controls as audit_controls
+from dpmd_fast.lab.audit import program
 from dpmd_fast.lab.audit.attacks import (
     Finding,
     audit_one_run,
@@ -252,8 +252,8 @@ def test_verdicts():
 )
 def test_the_program_says_what_it_found(monkeypatch, capsys, changes, code):
     found = [SOUND, replace(SOUND, name="two", pair=None, **changes)]
-    monkeypatch.setattr(audit, "run", lambda effort, progress: iter(found))
-    assert audit.main(["--quick"]) == code
+    monkeypatch.setattr(program, "run", lambda effort, progress: iter(found))
+    assert program.main(["--quick"]) == code
     lines = capsys.readouterr().out.splitlines()
     row = next(line for line in lines if line.startswith("| two"))
     assert found[1].verdict in row
@@ -420,4 +420,4 @@ def test_one_run_of_an_atlas():
 @pytest.mark.slow
 @needs_fork
 def test_all_audits(capsys):
-    assert audit.main([]) == 0, capsys.readouterr().out
+    assert program.main([]) == 0, capsys.readouterr().out

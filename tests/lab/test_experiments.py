@@ -55,7 +55,7 @@ def squares(stop_at=None, needs_data=False):
         figure.subplots().plot([row["y"] for row in tables["results"]])
         return {"squares": figure}
 
-    return Experiment("squares", "", items, measure, table, figures, (3, 1), needs_data), asked
+    return Experiment("squares", items, measure, table, figures, (3, 1), needs_data), asked
 
 
 def rows_of(folder, table="results"):
@@ -90,7 +90,7 @@ def test_quick_and_seeds(tmp_path):
     assert asked == [{"x": 2, "seed": 0}]
     experiment.run(tmp_path / "b", seeds=1)
     assert len(asked) == 3
-    with pytest.raises(ValueError, match=r"seeds = 0: must be at least 1"):
+    with pytest.raises(ValueError, match=r"seeds = 0: must be an integer >= 1"):
         experiment.run(tmp_path / "c", seeds=0)
     assert not (tmp_path / "c").exists()
 
@@ -99,7 +99,8 @@ def test_an_interrupted_run_goes_on(tmp_path, capsys):
     experiment, _ = squares(stop_at=4)
     with pytest.raises(KeyboardInterrupt):
         experiment.run(tmp_path)
-    assert "squares: stopped after 4 of 6 items; the same command goes on there" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "squares: stopped after 4 of 6 items; run the same command again to resume" in printed
     assert os.listdir(tmp_path) == [JOURNAL]
     with open(tmp_path / JOURNAL, "a") as file:
         file.write('[{"x": 2, "seed": 2}, {"resu')  # a line that was cut short
@@ -117,7 +118,7 @@ def test_an_interruption_at_the_command_line_says_what_is_kept(tmp_path, capsys,
     monkeypatch.setattr(synthetic, "CIRCLE", squares(stop_at=2)[0])
     assert main(["experiment", "circle", "-o", str(tmp_path), "--seeds", "1", "--seeds", "2"]) == 130
     told = capsys.readouterr().err
-    assert told == "squares: stopped after 2 of 4 items; the same command goes on there\n"
+    assert told == "squares: stopped after 2 of 4 items; run the same command again to resume\n"
 
 
 def test_an_interruption_inside_a_kernel_is_an_interruption(tmp_path, capsys):
@@ -146,7 +147,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"belongs to another run: squares, full, .* this is squares, quick"):
         squares()[0].run(tmp_path, quick=True)
     (tmp_path / JOURNAL).write_text("[1, 2\n3]\n")
-    with pytest.raises(ValueError, match=r"journal\.jsonl is damaged: delete it to begin again"):
+    with pytest.raises(ValueError, match=r"journal\.jsonl is damaged: delete it to start over"):
         squares()[0].run(tmp_path)
 
 
@@ -172,7 +173,7 @@ def test_data_that_an_experiment_needs(tmp_path):
     experiment, asked = squares(needs_data=True)
     with pytest.raises(ValueError, match="squares needs the folder of its data sets"):
         experiment.run(tmp_path)
-    with pytest.raises(ValueError, match="must be a folder that is there"):
+    with pytest.raises(ValueError, match="must be an existing folder"):
         experiment.run(tmp_path, data=tmp_path / "nowhere")
     assert asked == []
     experiment.run(tmp_path, data=tmp_path)

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 
-from dpmd_fast import metrics
 from dpmd_fast.metrics import (
     clustering_accuracy,
     clustering_scores,
@@ -19,6 +18,7 @@ from dpmd_fast.metrics import (
     knn_jaccard,
     nearest_neighbors,
     neighborhood_purity,
+    scores,
 )
 
 
@@ -164,13 +164,13 @@ def test_where_the_search_becomes_approximate(monkeypatch):
 
     def search(Q, points, k):
         asked.append((len(Q), len(points), k))
-        return metrics._exact_rows(Q, points, k)
+        return scores._exact_rows(Q, points, k)
 
-    monkeypatch.setattr(metrics, "_approximate_rows", search)
-    monkeypatch.setattr(metrics, "EXACT_PAIRS", len(P) * len(raw))
+    monkeypatch.setattr(scores, "_approximate_rows", search)
+    monkeypatch.setattr(scores, "EXACT_PAIRS", len(P) * len(raw))
     nearest_neighbors(raw, P, 4)
     assert not asked
-    monkeypatch.setattr(metrics, "EXACT_PAIRS", len(P) * len(raw) - 1)
+    monkeypatch.setattr(scores, "EXACT_PAIRS", len(P) * len(raw) - 1)
     nearest_neighbors(raw, P, 4, method="exact")
     nearest_neighbors(raw[:, :6], P[:, :6], 4)
     assert not asked
@@ -204,7 +204,7 @@ def test_pynndescent_is_imported_only_when_needed():
     ("arguments", "message"),
     [
         ((np.eye(3), np.eye(4), 2), "queries has 3 features: must have 4"),
-        ((np.eye(3), np.eye(3), 4), "k = 4: must not be more"),
+        ((np.eye(3), np.eye(3), 4), "k = 4: must not exceed"),
         ((np.eye(3), np.eye(3), 0), "k = 0: must be an integer >= 1"),
         ((np.eye(3), np.full((3, 3), np.nan), 2), "points contains NaN"),
         ((np.full((3, 3), np.inf), np.eye(3), 2), "queries contains NaN or infinity"),
@@ -219,7 +219,7 @@ def test_refused_options():
     P = np.eye(3)
     with pytest.raises(ValueError, match="method = 'fast': must be one of"):
         knn_distance(P, P, 1, method="fast")
-    with pytest.raises(ValueError, match="k = 3: must not be more"):
+    with pytest.raises(ValueError, match="k = 3: must not exceed"):
         knn_distance(P, P, 3, own=[0, 1, 2])
     for own in ([0, 1], [0.0, 1.0, 2.0]):
         with pytest.raises(ValueError, match="own has shape"):
@@ -320,7 +320,7 @@ def test_purity(m, k):
 
 
 def test_refused_clusters():
-    with pytest.raises(ValueError, match="k = 5: must not be more"):
+    with pytest.raises(ValueError, match="k = 5: must not exceed"):
         neighborhood_purity(np.eye(5), np.arange(5))
     with pytest.raises(ValueError, match="labels has length 3: must have that of points, 9"):
         neighborhood_purity(np.eye(9), np.arange(3))

@@ -1,5 +1,5 @@
-"""`python -m dpmd_fast.lab.audit`: run the audits."""
+"""``python -m dpmd_fast.lab.audit``: run the audits."""
 
-from dpmd_fast.lab.audit.attacks import main
+from dpmd_fast.lab.audit.program import main
 
 raise SystemExit(main())

@@ -1,8 +1,8 @@
-"""An atlas under audit: each of its releases by pairs of neighbours, all of them together, and whole runs.
+"""Audits of an atlas: each of its releases by pairs of neighbours, all of them together, and whole runs.
 
-The releases of a real run are noted where they are made. Given what was released before, later sums are fixed
-functions of the records, so the sums of neighbours can be computed for the run as it went. "Noisy sums" draws
-the noise of one run anew for each release; "end to end" attacks what many runs have released.
+The releases of a real run are recorded where they are made. Given the earlier releases, later sums are fixed
+functions of the records, so the neighbours' sums can be computed for that run. "Noisy sums" draws fresh noise
+on the sums of one run; "end to end" attacks the releases of many runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from dpmd_fast.kernels.sums.exact import MomentSums, ResidualSums
 from dpmd_fast.lab.audit.attacks import SEEN, Finding, Kind, audit_one_run, audit_pair
-from dpmd_fast.lab.audit.cases import BUDGET, MANY, scaled
+from dpmd_fast.lab.audit.cases import BUDGET, MANY, audit_sums, scaled
 from dpmd_fast.lab.audit.pairs import (
     Floats,
     Integers,
@@ -39,15 +39,15 @@ from dpmd_fast.privacy.noise import noisy_sums
 from dpmd_fast.reference.tasks import SumTask, with_view
 
 CANARIES = 430
-_SPACING = 2.05  # of their places, in bandwidths: no anchor sees two
+_SPACING = 2.05  # between canaries, in bandwidths: no anchor is in reach of two
 _PUBLIC_SPACING = 0.46
 _DENSITY = 100  # records per bandwidth
-_DELTA = 1e-6  # the bound for one run pays 2 m delta
+_DELTA = 1e-6  # the bound for one run loses 2 m delta
 _ONE_RUN = Budget(4.5, _DELTA)  # mu = 0.93
 
 
 class Released(NamedTuple):
-    """One release of a run: what was summed, the sums of all records, what became of them."""
+    """One release of a run: its task, the exact sums of all records, the noisy values."""
 
     task: SumTask
     lattice: Lattice
@@ -55,11 +55,11 @@ class Released(NamedTuple):
     values: Floats
 
     def sums_of(self, records: Floats) -> Integers:
-        """What records add to the sums."""
+        """Return what `records` add to the sums."""
         return self.task.on([records], 1).values
 
     def locations(self) -> Floats:
-        """Where a round looks, in the order of the sums."""
+        """Return the locations of a round, in the order of the sums."""
         sums = self.task.make(n_threads=1)
         assert isinstance(sums, MomentSums | ResidualSums)
         index = sums._index if isinstance(sums, MomentSums) else sums._frames.balls
@@ -68,11 +68,11 @@ class Released(NamedTuple):
         return out
 
 
-Mechanism = Callable[..., Floats]  # called as `noisy_sums` is
+Mechanism = Callable[..., Floats]  # with the arguments of `noisy_sums`
 
 
 def weaker(noise: float, sums: Integers, lattice: Lattice, *rest: Any) -> Floats:
-    """A broken mechanism: less noise than the lattice says."""
+    """Add less noise than the lattice demands: a broken mechanism."""
     return noisy_sums(sums, replace(lattice, deviation=round(noise * lattice.deviation)), *rest)
 
 
@@ -83,7 +83,7 @@ def run_atlas(
     broken: Mechanism | None = None,
     **options: Any,
 ) -> tuple[Atlas, list[Released]]:
-    """A real run with its releases; with `broken`, of a mechanism that is none."""
+    """Release an atlas and record its releases; `broken` replaces `noisy_sums`."""
     with ExitStack() as stack:
         if broken is not None:
             stack.enter_context(patch.object(spend, "noisy_sums", broken))
@@ -93,26 +93,26 @@ def run_atlas(
     releases: list[Released] = []
     for (_, task, lattice), values in calls:
         total = sums[len(releases)].arguments[0]
-        if not task.views and atlas.subspace is not None:  # the rounds are in coordinates of the subspace
+        if not task.views and atlas.subspace is not None:  # rounds work in the coordinates of the subspace
             task = with_view(task, atlas.subspace.down)
         releases.append(Released(task, lattice, total, values))
     return atlas, releases
 
 
 def pairs(effort: float) -> Iterator[Finding]:
-    """Two releases for the subspace, round 1 and two residual rounds, alone and together."""
+    """Audit two subspace releases, round 1 and two residual rounds, each alone and all together."""
     rng = np.random.default_rng(5)
     plane = np.linalg.qr(rng.normal(size=(8, 2)))[0]
 
     def circle(n: int, scatter: float) -> Floats:
         angles = rng.uniform(0.0, 2.0 * math.pi, n)
         points = np.column_stack([np.cos(angles), np.sin(angles)]) @ plane.T
-        return points + scatter * rng.normal(size=(n, 8))
+        return np.asarray(points + scatter * rng.normal(size=(n, 8)))
 
     atlas, releases = run_atlas(circle(20_000, 0.02), circle(300, 0.05), bandwidth=0.8, rounds=3, cover=0.5)
     names = [what for what, _ in atlas.spends]
     if len(releases) != 5 or len(names) != 5:
-        raise RuntimeError("the run of the atlas under audit did not come to five releases")
+        raise RuntimeError("the audited run did not make five releases")
     off_curve = circle(20, 0.02) * rng.uniform(0.2, 3.0, (20, 1)) + 0.3 * rng.normal(size=(20, 8))
     records = np.concatenate([circle(30, 0.01), off_curve, 1e3 * circle(5, 0.1), np.zeros((1, 8))])
     contributions = [[made.sums_of(record[None]) for record in records] for made in releases]
@@ -120,15 +120,9 @@ def pairs(effort: float) -> Iterator[Finding]:
         i, j = farthest(alone)
         base = made.total
         pair = Pair([Part(base + alone[i], base + alone[j], made.lattice)])
-        yield audit_pair(
-            f"atlas, {name.split(' at ')[0]}",
-            "core",
-            math.sqrt(atlas.spends[number][1]),
-            pair.draw,
-            scaled(3 * MANY // 2 if number < 2 else MANY, effort),
-            direction=pair.direction,
-            pair=pair.mu,
-        )
+        claimed = math.sqrt(atlas.spends[number][1])
+        count = scaled(3 * MANY // 2 if number < 2 else MANY, effort)
+        yield audit_sums(f"atlas, {name.split(' at ')[0]}", "core", claimed, pair, count)
     yield _together(atlas, releases, contributions, effort)
 
 
@@ -143,19 +137,12 @@ def _together(
         ],
         projected=True,
     )
-    return audit_pair(
-        "atlas, all releases together",
-        "core",
-        atlas.guarantee.mu,
-        pair.draw,
-        scaled(MANY // 2, effort),
-        direction=pair.direction,
-        pair=pair.mu,
-    )
+    count = scaled(MANY // 2, effort)
+    return audit_sums("atlas, all releases together", "core", atlas.guarantee.mu, pair, count)
 
 
 def _farthest_together(releases: list[Released], contributions: list[list[Integers]]) -> tuple[int, int]:
-    """The records that are farthest apart over all releases, each in units of its noise."""
+    """Return the two records farthest apart over all releases, in units of each release's noise."""
     joint = [
         np.concatenate(
             [one.ravel() / made.lattice.deviation for one, made in zip(parts, releases, strict=True)]
@@ -166,14 +153,14 @@ def _farthest_together(releases: list[Released], contributions: list[list[Intege
 
 
 def whole_runs(effort: float) -> Iterator[Finding]:
-    """Many calls of `release_atlas`, three releases each."""
+    """Audit many calls of `release_atlas`, three releases each."""
     yield audit_runs("atlas, all releases together", "mechanism", scaled(1_000, effort))
 
 
 def audit_runs(name: str, kind: Kind, runs: int, broken: Callable[[], Mechanism] | None = None) -> Finding:
-    """Attack all that `runs` calls of `release_atlas` over either of two neighbours have released.
+    """Attack everything that `runs` calls of `release_atlas` on each of two neighbours released.
 
-    `broken` makes the mechanism of each run.
+    `broken()` makes the mechanism of each run.
     """
     rng = np.random.default_rng(6)
 
@@ -210,7 +197,7 @@ def audit_runs(name: str, kind: Kind, runs: int, broken: Callable[[], Mechanism]
 
 
 def one_run(effort: float) -> Iterator[Finding]:
-    """One call of `release_atlas` with canaries."""
+    """Audit one call of `release_atlas` with canaries."""
     canaries = CANARIES if effort >= 0.1 else CANARIES // 2
     yield audit_canaries("atlas, one run", "mechanism", _ONE_RUN, guesses=0.15, canaries=canaries)
 
@@ -218,9 +205,9 @@ def one_run(effort: float) -> Iterator[Finding]:
 def audit_canaries(
     name: str, kind: Kind, budget: Budget, *, guesses: float, canaries: int = CANARIES, noise: float = 1.0
 ) -> Finding:
-    """One run over records along a line, where a fair coin puts each canary in one of two places.
+    """Attack one run on records along a line, where a fair coin puts each canary in one of two places.
 
-    The attacker knows all but the coins. A share `guesses` of the canaries is guessed.
+    The attacker knows everything but the coins, and guesses a share `guesses` of them.
     """
     rng = np.random.default_rng()
     places = 2.0 + _SPACING * np.arange(2 * canaries)
@@ -244,7 +231,7 @@ def audit_canaries(
         owner = np.abs(made.locations()[:, :1] - places).argmin(axis=1) // 2
         for i in range(canaries):
             where = owner == i
-            # the first side of a canary is there, or the second, and of its neighbours neither is in reach
+            # one side of this canary is present, and no other canary is in reach
             part = Part(first[where], second[where], made.lattice)
             scores[i] += log_ratio(part, made.values[where])
             apart = (part.second - part.first).astype(np.float64) / made.lattice.deviation

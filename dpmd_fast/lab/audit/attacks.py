@@ -1,20 +1,17 @@
-"""Audits of the privacy claims: attacks on neighbours that give lower bounds on mu and epsilon.
+"""Attacks on neighbouring data sets that give lower bounds on mu and epsilon.
 
     case --> releases of two neighbours --> attack fitted on one part --> counted on the rest --> Finding
 
-A claim that an attack refutes is contradicted; an audit that does not refute a mechanism which is known to be
-broken (`controls.py`) is blind. `python -m dpmd_fast.lab.audit` tries both and exits with 1 if one happens. Data sets are made up here: nothing in this module is for a private reference.
+A claim that an attack refutes is contradicted. An audit that fails to refute a mechanism known to be broken
+(`controls.py`) is blind. All data sets are synthetic: never audit a private reference.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,17 +19,18 @@ from scipy.special import betainccinv, betaincinv, ndtri
 from scipy.stats import binom
 
 from dpmd_fast.arguments import checked, checked_integer
+from dpmd_fast.errors import UserValueError
 from dpmd_fast.privacy.accounting import gdp_epsilon, gdp_mu
 
 Floats = NDArray[np.float64]
 Draw = Callable[[int, int], Floats]  # side (0 or 1) and number of releases: (number, p) or (number,)
 Kind: TypeAlias = Literal["core", "mechanism", "control"]
 
-CONFIDENCE = 0.95  # of the bounds that are shown
-STRICT = 0.9999  # of those that decide: with dozens of rows, 95 % would give a false alarm now and then
+CONFIDENCE = 0.95  # of the bounds in the table
+STRICT = 0.9999  # of the bounds that decide: with dozens of rows, 95 % would raise false alarms
 DELTA = 1e-5
-TIGHT = 0.8  # of its claim, for the Gaussian core
-SEEN = 0.5  # of the mu of the pair, for what is audited end to end, with fewer releases
+TIGHT = 0.8  # share of its claim that the audit of a Gaussian core must reach
+SEEN = 0.5  # share of the pair's mu that an end-to-end audit, with fewer releases, must reach
 _CHUNK = 1 << 14
 _RIDGE = 1e-9
 
@@ -43,7 +41,7 @@ _RIDGE = 1e-9
 def clopper_pearson(
     successes: ArrayLike, trials: int, confidence: float = CONFIDENCE
 ) -> tuple[Floats, Floats]:
-    """Exact confidence limits of a probability, each wrong with probability (1 - confidence) / 2 at most."""
+    """Return exact limits of a probability, each wrong with probability at most (1 - confidence) / 2."""
     hits = np.asarray(successes, dtype=np.float64)
     tail = 0.5 * (1.0 - checked("confidence", confidence, positive=True, below=1.0))
     low = np.where(hits > 0, betaincinv(np.maximum(hits, 1.0), trials - hits + 1.0, tail), 0.0)
@@ -52,52 +50,52 @@ def clopper_pearson(
 
 
 def mu_bound(true: ArrayLike, false: ArrayLike, trials: int, confidence: float = CONFIDENCE) -> Floats:
-    """Lower bound on mu from the positives of a test among `trials` releases of either side.
+    """Return a lower bound on mu from a test's positives among `trials` releases of each side.
 
     A mu-GDP mechanism allows no test with Phi^-1(TPR) - Phi^-1(FPR) above mu (Dong, Roth and Su 2022), so the
     limits of both rates give a bound that holds with `confidence`, whatever the mechanism does.
     """
     low = clopper_pearson(true, trials, confidence)[0]
     high = clopper_pearson(false, trials, confidence)[1]
-    return np.maximum(0.0, ndtri(low) - ndtri(high))
+    return np.asarray(np.maximum(0.0, ndtri(low) - ndtri(high)))
 
 
 def epsilon_bound(
     true: ArrayLike, false: ArrayLike, trials: int, delta: float = DELTA, confidence: float = CONFIDENCE
 ) -> Floats:
-    """Lower bound on epsilon at `delta`: TPR <= e^epsilon FPR + delta, and the same for the complements."""
+    """Return a lower bound on epsilon: TPR <= e^epsilon FPR + delta, and the same for the complements."""
     low = clopper_pearson(true, trials, confidence)[0]
     high = clopper_pearson(false, trials, confidence)[1]
     with np.errstate(divide="ignore"):
         one = np.log(np.maximum(low - delta, 0.0)) - np.log(high)
         other = np.log(np.maximum(1.0 - high - delta, 0.0)) - np.log(1.0 - low)
-    return np.maximum(0.0, np.maximum(one, other))
+    return np.asarray(np.maximum(0.0, np.maximum(one, other)))
 
 
 def positives(scores: Floats, thresholds: ArrayLike) -> NDArray[np.intp]:
-    """How many of the scores are above each threshold."""
+    """Count the scores above each threshold."""
     return np.asarray(len(scores) - np.searchsorted(np.sort(scores), thresholds, side="right"))
 
 
 def best_thresholds(first: Floats, second: Floats, delta: float = DELTA) -> tuple[float, float]:
-    """Thresholds with the largest bounds on mu and on epsilon; larger scores speak for `second`."""
+    """Return the thresholds with the largest bounds on mu and epsilon; larger scores point to `second`."""
     tails = np.geomspace(1.0 / min(len(first), len(second)), 0.01, 40)
     levels = np.concatenate([np.linspace(0.0, 1.0, 401), tails, 1.0 - tails])
     candidates = np.unique(np.concatenate([np.quantile(first, levels), np.quantile(second, levels)]))
     trials = min(len(first), len(second))
     true, false = positives(second[:trials], candidates), positives(first[:trials], candidates)
     mu = epsilon = np.zeros(1)
-    for confidence in (STRICT, CONFIDENCE, 0.5, 0.1):  # of few releases no strict bound is above 0
+    for confidence in (STRICT, CONFIDENCE, 0.5, 0.1):  # with few releases no strict bound exceeds 0
         mu = mu if mu.any() else mu_bound(true, false, trials, confidence)
         epsilon = epsilon if epsilon.any() else epsilon_bound(true, false, trials, delta, confidence)
     return float(candidates[int(np.argmax(mu))]), float(candidates[int(np.argmax(epsilon))])
 
 
 def discriminant(first: Floats, second: Floats, direction: Floats | None = None) -> Floats:
-    """Weights of the best linear score: inverse covariance of the noise times the difference of the sides.
+    """Return the best linear score: inverse noise covariance times the difference of the sides.
 
-    For equal, independent noise that is the difference itself; noise that repeats or leaves a direction out
-    has directions of little variance, and the weights find them.
+    For equal, independent noise this is the difference itself. Noise that repeats or misses a direction has
+    directions of little variance, and the weights find them.
     """
     centered = np.concatenate([first - first.mean(axis=0), second - second.mean(axis=0)])
     covariance = centered.T @ centered / len(centered)
@@ -108,16 +106,18 @@ def discriminant(first: Floats, second: Floats, direction: Floats | None = None)
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """How likely `correct` or more right guesses are if the mechanism is (epsilon, delta)-DP in each coin.
+    """Return the probability of `correct` or more right guesses if the mechanism is (epsilon, delta)-DP.
 
-    Of `canaries` independent fair coins that went into one run, `guesses` are guessed. Theorem 5.2 of
-    Steinke, Nasr and Jagielski (2023), "Privacy auditing with one (1) training run": right guesses are
-    dominated by a binomial with success e^epsilon / (1 + e^epsilon), up to 2 m delta times the largest slope
-    of its tail.
+    `canaries` independent fair coins went into one run, and `guesses` of them are guessed. Theorem 5.2 of
+    Steinke, Nasr and Jagielski (2023), "Privacy auditing with one (1) training run": the number of right
+    guesses is dominated by a binomial with success e^epsilon / (1 + e^epsilon), up to 2 m delta times the
+    largest slope of its tail.
     """
     canaries = checked_integer("canaries", canaries, minimum=1)
     if not 0 <= correct <= guesses <= canaries:
-        raise ValueError(f"correct = {correct}, guesses = {guesses}: must be ordered and at most {canaries}")
+        raise UserValueError(
+            f"correct = {correct}, guesses = {guesses}: must satisfy correct <= guesses <= {canaries}"
+        )
     success = 1.0 / (1.0 + math.exp(-checked("epsilon", epsilon)))
     tails = binom.sf(correct - 1 - np.arange(correct + 1), guesses, success)
     slopes = (tails[1:] - tails[0]) / np.arange(1, correct + 1)
@@ -128,7 +128,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 def one_run_epsilon(
     canaries: int, guesses: int, correct: int, delta: float = DELTA, confidence: float = CONFIDENCE
 ) -> float:
-    """Largest epsilon that the guesses of one run refute at `confidence`; 0 if they refute none."""
+    """Return the largest epsilon that the guesses of one run refute at `confidence`, or 0."""
     level = 1.0 - checked("confidence", confidence, positive=True, below=1.0)
     if one_run_p_value(canaries, guesses, correct, 0.0, delta) >= level:
         return 0.0
@@ -149,33 +149,33 @@ def one_run_epsilon(
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit of one mechanism, or of one that is broken on purpose, came to."""
+    """The result of auditing one mechanism, sound or broken on purpose."""
 
     name: str
     kind: Kind
     releases: str  # what was attacked
     claimed: float  # mu
-    pair: float | None  # mu of the neighbours that were tried, where it is known
+    pair: float | None  # mu of the neighbours that were attacked, where it is known
     mu: float  # lower bounds at 95 %
     epsilon: float
-    strict_mu: float  # and at 99.99 %
+    strict_mu: float  # lower bounds at 99.99 %
     strict_epsilon: float
     delta: float = DELTA
-    least: float = 0.0  # what `mu` has to come to, or the audit sees too little
+    least: float = 0.0  # `mu` must reach this, or the audit is too weak
 
     @property
     def claimed_epsilon(self) -> float:
-        """Epsilon of the claim at `delta`, by the exact curve."""
+        """Return the claimed epsilon at `delta`, by the exact curve."""
         return gdp_epsilon(self.claimed, self.delta)
 
     @property
     def contradicted(self) -> bool:
-        """Whether the claim is refuted at 99.99 %."""
+        """Return whether the claim is refuted at 99.99 %."""
         return self.strict_mu > self.claimed or self.strict_epsilon > self.claimed_epsilon
 
     @property
     def passed(self) -> bool:
-        """Whether the audit came to what it should."""
+        """Return whether a sound mechanism stands and a broken one is caught."""
         if self.kind == "control":
             return self.contradicted
         return not self.contradicted and self.mu >= self.least
@@ -209,28 +209,28 @@ def audit_pair(
     name, kind, claimed
         Of the finding.
     draw : callable
-        ``draw(side, count)``: that many fresh releases of neighbour 0 or 1, as rows of numbers, or one score
-        for each.
+        ``draw(side, count)`` returns fresh releases of neighbour 0 or 1, as rows of numbers or as one score
+        each.
     releases : int
-        Per side, that are counted. A quarter as many more choose weights and thresholds.
+        Counted per side. A quarter as many more fit the weights and thresholds.
     what : str
         What is attacked, for the table.
     direction : array, optional
-        Noiseless difference of the neighbours, for the weights; by default it is estimated.
+        Noiseless difference of the neighbours, for the weights; estimated by default.
     pair : float, optional
         mu of these neighbours.
     delta : float
     seen : float
-        Share of `pair` that the bound has to come to; of a core it is `TIGHT` of the claim.
+        Share of `pair` that the bound must reach; for a core, `TIGHT` of the claim.
     """
     releases = checked_integer("releases", releases, minimum=8)
-    fitting = [_together(draw, side, releases // 4) for side in (0, 1)]
+    fitting = [_draw_all(draw, side, releases // 4) for side in (0, 1)]
     weights: Floats | None = None
     if fitting[0].ndim == 2:
         weights = discriminant(fitting[0], fitting[1], direction)
         fitting = [values @ weights for values in fitting]
     thresholds = best_thresholds(fitting[0], fitting[1], delta)
-    false, true = (positives(_together(draw, side, releases, weights), thresholds) for side in (0, 1))
+    false, true = (positives(_draw_all(draw, side, releases, weights), thresholds) for side in (0, 1))
     bounds = [
         (
             float(mu_bound(true[0], false[0], releases, confidence)),
@@ -243,7 +243,7 @@ def audit_pair(
     return Finding(name, kind, what, claimed, pair, *bounds[0], *bounds[1], delta, least)
 
 
-def _together(draw: Draw, side: int, count: int, weights: Floats | None = None) -> Floats:
+def _draw_all(draw: Draw, side: int, count: int, weights: Floats | None = None) -> Floats:
     parts = []
     for start in range(0, count, _CHUNK):
         part = draw(side, min(_CHUNK, count - start))
@@ -263,7 +263,7 @@ def audit_one_run(
     pair: float | None = None,
     delta: float = DELTA,
 ) -> Finding:
-    """Guess the coins with the most decided scores; positive ones speak for True.
+    """Guess the coins with the scores farthest from 0; a positive score means True.
 
     A mu-GDP mechanism is (epsilon, delta)-DP with the epsilon of the exact curve, so a refuted epsilon
     refutes the mu that belongs to it.
@@ -276,79 +276,3 @@ def audit_one_run(
         pairs.append((gdp_mu(epsilon, delta) if epsilon > 0.0 else 0.0, epsilon))
     what = f"{what}, {len(coins)} canaries, {correct} of {guesses} guesses right (delta {delta:g})"
     return Finding(name, kind, what, claimed, pair, *pairs[0], *pairs[1], delta)
-
-
-# The program
-
-
-def table(findings: Sequence[Finding]) -> str:
-    """Findings as a Markdown table."""
-    titles = [
-        "mechanism",
-        "attacked",
-        "claimed mu",
-        "mu of the pair",
-        "audited mu >=",
-        "of the claim",
-        "claimed eps",
-        "audited eps >=",
-        "verdict",
-    ]
-    lines = [titles, ["---"] * len(titles)]
-    for found in findings:
-        lines.append(
-            [
-                found.name,
-                found.releases,
-                f"{found.claimed:.3f}",
-                "" if found.pair is None else f"{found.pair:.3f}",
-                f"{found.mu:.3f}",
-                f"{found.mu / found.claimed:.2f}",
-                f"{found.claimed_epsilon:.2f}",
-                f"{found.epsilon:.2f}",
-                found.verdict,
-            ]
-        )
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def run(effort: float = 1.0, progress: Callable[[str], Any] = lambda name: None) -> Iterator[Finding]:
-    """All audits: mechanisms first, then the negative controls. `effort` scales the number of releases."""
-    from dpmd_fast.lab.audit import atlas as audit_atlas
-    from dpmd_fast.lab.audit import cases as audit_cases
-    from dpmd_fast.lab.audit import controls as audit_controls
-
-    for name, group in (*audit_cases.GROUPS, *audit_atlas.GROUPS, *audit_controls.GROUPS):
-        progress(name)
-        yield from group(effort)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all audits and print the table; 1 if a claim is contradicted or a control not caught."""
-    parser = argparse.ArgumentParser(prog="python -m dpmd_fast.lab.audit.attacks", description=main.__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the releases")
-    options = parser.parse_args(arguments)
-    started = time.monotonic()
-
-    def progress(name: str) -> None:
-        print(f"{time.monotonic() - started:6.0f} s  {name}", file=sys.stderr, flush=True)
-
-    findings = []
-    for found in run(0.1 if options.quick else 1.0, progress):
-        findings.append(found)
-        progress(f"  {found.name}: {found.mu:.3f} of {found.claimed:.3f}, {found.verdict}")
-    for title, controls in (("Mechanisms", False), ("Negative controls", True)):
-        print(f"{title} (bounds at 95 %, eps at delta = {DELTA:g}; verdicts at 99.99 %)\n")
-        print(table([found for found in findings if (found.kind == "control") == controls]) + "\n")
-    failed = [found.name for found in findings if not found.passed]
-    if failed:
-        print(f"{len(failed)} of {len(findings)} audits failed: {'; '.join(failed)}")
-        return 1
-    print(f"All {len(findings)} audits passed: no claim contradicted, every control caught.")
-    return 0
-
-
-if __name__ == "__main__":
-    from dpmd_fast.lab.audit.attacks import main as program  # the module itself, not a second copy of it
-
-    sys.exit(program())

@@ -1,8 +1,7 @@
-"""The released mechanisms under audit, by pairs of neighbours; `audit_atlas.py` has those of an atlas.
+"""Audits of the mechanisms by pairs of neighbours; `atlas.py` has those of an atlas.
 
-"Noisy sums": the integer sums of both neighbours are computed once, by the code that releases them, and the
-mechanism draws its noise afresh for each release. "End to end": every release is a call of the public
-function.
+"Noisy sums": the release code computes the integer sums of both neighbours once, and the mechanism draws
+fresh noise for each release. "End to end": each release is a call of the public function.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from dpmd_fast.kernels.sums.exact import MomentSums
-from dpmd_fast.lab.audit.attacks import SEEN, Finding, audit_pair
+from dpmd_fast.lab.audit.attacks import SEEN, Finding, Kind, audit_pair
 from dpmd_fast.lab.audit.pairs import (
     Floats,
     ForkedPair,
@@ -38,15 +37,15 @@ from dpmd_fast.privacy.histograms import Grid, nested_lattice
 from dpmd_fast.privacy.noise import noisy_means, noisy_projectors, noisy_sums
 from dpmd_fast.reference.histograms import NestedCounts
 
-BUDGET = Budget(4.0, 1e-5)  # mu = 0.92: large enough to see, small enough to be asked for
+BUDGET = Budget(4.0, 1e-5)  # mu = 0.92: large enough to measure, small enough to be realistic
 SMALL = Budget(1.0, 1e-6)
-MANY = 200_000  # counted per side; a quarter as many more fit the attack
+MANY = 200_000  # releases counted per side; a quarter as many more fit the attack
 LOCATIONS = np.array([[0.0, 0.0], [0.4, 0.0], [5.0, 0.0], [5.0, 0.3]])
 BANDWIDTH = 1.0
 
 
 def data(n: int = 60) -> Floats:
-    """Records around the locations, that both neighbours have."""
+    """Return records around the locations that both neighbours share."""
     rng = np.random.default_rng(1)
     return LOCATIONS[rng.integers(len(LOCATIONS), size=n)] + 0.3 * rng.normal(size=(n, 2))
 
@@ -56,12 +55,10 @@ def scaled(count: int, effort: float) -> int:
 
 
 def worst_records(setting: Setting) -> tuple[Floats, Floats]:
-    """The pair of candidates whose contributions are farthest apart, or from none with "add-remove"."""
+    """Return the two candidates whose contributions are farthest apart; with "add-remove", none and one."""
     records = candidates(setting.locations, setting.bandwidth, np.random.default_rng(2))
     alone = [setting.total(record[None]) for record in records]
     if setting.adjacency == "add-remove":
-        alone = [np.zeros_like(alone[0]), *alone]
-        records = np.concatenate([np.zeros((1, records.shape[1])), records])
         squares = [float((one.astype(np.float64) ** 2).sum()) for one in alone]
         return records[:0], records[[int(np.argmax(squares))]]
     i, j = farthest(alone)
@@ -69,13 +66,18 @@ def worst_records(setting: Setting) -> tuple[Floats, Floats]:
 
 
 def worst_neighbours(setting: Setting) -> tuple[Floats, Floats]:
-    """Data sets that differ in the worst record."""
+    """Return data sets that differ in the worst record."""
     first, second = worst_records(setting)
     return np.concatenate([data(), first]), np.concatenate([data(), second])
 
 
+def audit_sums(name: str, kind: Kind, claimed: float, pair: Pair, releases: int) -> Finding:
+    """Attack fresh noise on the sums of a pair."""
+    return audit_pair(name, kind, claimed, pair.draw, releases, direction=pair.direction, pair=pair.mu)
+
+
 def moments(effort: float) -> Iterator[Finding]:
-    """`release_moments`."""
+    """Audit `release_moments`."""
     settings: tuple[tuple[Budget, Adjacency, int], ...] = (
         (BUDGET, "replace-one", MANY),
         (BUDGET, "add-remove", MANY),
@@ -84,15 +86,8 @@ def moments(effort: float) -> Iterator[Finding]:
     for budget, adjacency, releases in settings:
         setting = Setting(LOCATIONS, BANDWIDTH, budget.mu, adjacency=adjacency)
         pair = Pair([setting.part(*worst_neighbours(setting))])
-        yield audit_pair(
-            f"moments, {adjacency}, ({budget.epsilon:g}, {budget.delta:g})",
-            "core",
-            budget.mu,
-            pair.draw,
-            scaled(releases, effort),
-            direction=pair.direction,
-            pair=pair.mu,
-        )
+        name = f"moments, {adjacency}, ({budget.epsilon:g}, {budget.delta:g})"
+        yield audit_sums(name, "core", budget.mu, pair, scaled(releases, effort))
     yield _moments_end_to_end(effort)
     yield _low_bits(effort)
 
@@ -101,7 +96,7 @@ def _moments_end_to_end(effort: float) -> Finding:
     setting = Setting(LOCATIONS, BANDWIDTH, BUDGET.mu)
     neighbours = worst_neighbours(setting)
     pair = Pair([setting.part(*neighbours)])
-    # `shown` takes the locations where the neighbours differ, as `Pair` does
+    # like `Pair`, `shown` expects only the locations where the neighbours differ
     differ = (setting.total(neighbours[0]) != setting.total(neighbours[1])).any(axis=(1, 2))
 
     def draw(side: int, count: int) -> Floats:
@@ -127,7 +122,7 @@ def _moments_end_to_end(effort: float) -> Finding:
 
 
 def _low_bits(effort: float) -> Finding:
-    """The attack that catches plain floating point, and the lowest byte of the lattice."""
+    """Attack the lowest byte of the lattice steps, the attack that breaks plain floating point."""
     setting = Setting(LOCATIONS[:1], BANDWIDTH, BUDGET.mu, adjacency="add-remove")
     lattice, entropy = setting.lattice, open_source()
 
@@ -149,21 +144,14 @@ def _low_bits(effort: float) -> Finding:
 
 
 def forks(effort: float) -> Iterator[Finding]:
-    """Two releases from one source in two forked children: each draws noise of its own."""
+    """Audit two releases from one source in two forked children, each of which must draw its own noise."""
     pair = ForkedPair(fork_parts(), open_source())
-    yield audit_pair(
-        "moments released by two forks",
-        "core",
-        BUDGET.mu,
-        pair.draw,
-        scaled(MANY // 2, effort),
-        direction=pair.direction,
-        pair=pair.mu,
-    )
+    releases = scaled(MANY // 2, effort)
+    yield audit_sums("moments released by two forks", "core", BUDGET.mu, pair, releases)
 
 
 def fork_parts() -> list[Part]:
-    """Moments at the same two locations in two orders, for half of mu^2 each."""
+    """Return moments at the same two locations in two orders, for half of mu^2 each."""
     mu = BUDGET.mu / math.sqrt(2.0)
     settings = [Setting(places, BANDWIDTH, mu) for places in (LOCATIONS[[0, 2]], LOCATIONS[[2, 0]])]
     neighbours = worst_neighbours(settings[0])
@@ -171,7 +159,7 @@ def fork_parts() -> list[Part]:
 
 
 def histograms(effort: float) -> Iterator[Finding]:
-    """The nested histograms behind private medians: all columns and levels together."""
+    """Audit the nested histograms behind private medians: all columns and levels together."""
     plan = nested_lattice(BUDGET.mu, columns=2, bins=16, adjacency="replace-one")
     rng = np.random.default_rng(3)
     background, worst = rng.uniform(0.0, 1.0, (60, 2)), (np.array([[0.1, 0.1]]), np.array([[0.9, 0.9]]))
@@ -204,16 +192,16 @@ def histograms(effort: float) -> Iterator[Finding]:
 
 
 def two_steps(effort: float) -> Iterator[Finding]:
-    """`DPManifoldDenoiser(steps=2)`: the second release looks where the first one sent the queries."""
+    """Audit `DPManifoldDenoiser(steps=2)`: the second release is made where the first moved the queries."""
     rng = np.random.default_rng(4)
     queries = np.array([[0.0, 0.1], [5.0, 0.1]])
     around = np.repeat(queries, 60, axis=0) + rng.normal(size=(120, 2)) * [0.3, 0.05]
-    # not on the queries: there a contribution has no entries off the diagonal
+    # off the queries: on a query a contribution has no entries off the diagonal
     longest = BANDWIDTH * math.sqrt((1.0 - 2.0 * HOMOGENEOUS) / 3.0)
     neighbours = [np.concatenate([around, query[None] + math.sqrt(0.5) * longest]) for query in queries]
 
     def transform(side: int) -> tuple[list[Part], list[Floats], float]:
-        """The releases of one run: the sums of both neighbours where it looked, its values, its mu."""
+        """Return the releases of one run: sums of both neighbours at its locations, its values, its mu."""
         model = DPManifoldDenoiser(BANDWIDTH, 1, BUDGET, steps=2, n_threads=1).fit(neighbours[side])
         with recorded(direct, "noisy_moments") as calls:
             model.transform(queries)
@@ -230,15 +218,7 @@ def two_steps(effort: float) -> Iterator[Finding]:
 
     parts, _, claimed = transform(0)
     pair = Pair(parts)
-    yield audit_pair(
-        "denoiser, two steps",
-        "core",
-        claimed,
-        pair.draw,
-        scaled(MANY, effort),
-        direction=pair.direction,
-        pair=pair.mu,
-    )
+    yield audit_sums("denoiser, two steps", "core", claimed, pair, scaled(MANY, effort))
 
     def draw(side: int, count: int) -> Floats:
         runs = (transform(side) for _ in range(count))
@@ -257,9 +237,9 @@ def two_steps(effort: float) -> Iterator[Finding]:
 
 
 def algorithm_one(effort: float) -> Iterator[Finding]:
-    """`dp_projector` where C is known: two lines of a plane are at most sqrt(2) apart."""
+    """Audit `dp_projector` where C is known: projectors of lines in a plane are at most sqrt(2) apart."""
     cross = 0.5 * np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    # one more record on an axis decides which one is the tangent
+    # one more record on an axis decides which axis is the tangent
     neighbours = [np.concatenate([np.tile(cross, (5, 1)), cross[[2 * side]]]) for side in (0, 1)]
     constant = math.sqrt(2.0) * len(neighbours[0]) * BANDWIDTH
 
@@ -281,7 +261,7 @@ def algorithm_one(effort: float) -> Iterator[Finding]:
     def draw(side: int, count: int) -> Floats:
         tiled = np.tile(matrices[side], (count, 1, 1))
         noisy = noisy_projectors(tiled, columns, np.full(count, scales[0]), entropy)
-        return noisy[:, upper[0], upper[1]] / scales[0] - 0.5 * (sides[0] + sides[1])
+        return np.asarray(noisy[:, upper[0], upper[1]] / scales[0] - 0.5 * (sides[0] + sides[1]))
 
     gap = sides[1] - sides[0]
     yield audit_pair(
@@ -311,8 +291,8 @@ def algorithm_one(effort: float) -> Iterator[Finding]:
 
 
 def algorithm_two(effort: float) -> Iterator[Finding]:
-    """Algorithm 2 where C is known: means in a ball are at most 2 h apart, projectors of lines sqrt(2)."""
-    # the two records at the edge of the ball hardly weigh; they turn the tangent of the one that does
+    """Audit Algorithm 2 where C is known: means in a ball are at most 2 h apart, projectors sqrt(2)."""
+    # the two records at the edge have almost no weight, but turn the tangent at the one that has
     edge = np.array([[0.72, 0.69], [-0.998, 0.0]])
     neighbours = [np.concatenate([edge, [[0.9 - 1.8 * side, 0.0]]]) for side in (0, 1)]
     constant = 2.0 * len(neighbours[0]) * BANDWIDTH

@@ -1,7 +1,6 @@
-"""Negative controls: mechanisms that are broken on purpose, and that an audit must catch.
+"""Negative controls: mechanisms broken on purpose, which an audit must catch.
 
-Each breaks one thing from outside, on top of the code that is used; nothing of it can be switched on in a
-release.
+Each breaks one thing from outside, by wrapping the real code; no option of the package can turn one on.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from dpmd_fast.lab.audit.cases import (
     BUDGET,
     LOCATIONS,
     MANY,
+    audit_sums,
     fork_parts,
     scaled,
     worst_neighbours,
@@ -32,19 +32,11 @@ from dpmd_fast.privacy.noise import noisy_means, noisy_sums
 
 
 def _caught(name: str, pair: Pair, effort: float) -> Finding:
-    return audit_pair(
-        name,
-        "control",
-        BUDGET.mu,
-        pair.draw,
-        scaled(MANY // 2, effort),
-        direction=pair.direction,
-        pair=pair.mu,
-    )
+    return audit_sums(name, "control", BUDGET.mu, pair, scaled(MANY // 2, effort))
 
 
 def less_noise(effort: float) -> Iterator[Finding]:
-    """Noise of 0.7 of its deviation."""
+    """Scale the noise by 0.7."""
     setting = Setting(LOCATIONS, BANDWIDTH, BUDGET.mu)
     part = setting.part(*worst_neighbours(setting))
     weak = replace(setting.lattice, deviation=round(0.7 * setting.lattice.deviation))
@@ -53,7 +45,7 @@ def less_noise(effort: float) -> Iterator[Finding]:
 
 
 def without_root_two(effort: float) -> Iterator[Finding]:
-    """Noise for one record that comes or goes, sold as noise for one that is replaced."""
+    """Claim replace-one with the noise of add-remove."""
     pair_setting = Setting(LOCATIONS, BANDWIDTH, BUDGET.mu)
     neighbours = worst_neighbours(pair_setting)
     broken = Setting(LOCATIONS, BANDWIDTH, BUDGET.mu, adjacency="add-remove")
@@ -61,7 +53,7 @@ def without_root_two(effort: float) -> Iterator[Finding]:
 
 
 def without_clipping(effort: float) -> Iterator[Finding]:
-    """Contributions as they come, tau or not."""
+    """Sum contributions without clipping them to tau."""
     setting = Setting(LOCATIONS, BANDWIDTH, BUDGET.mu, share=0.2)
     totals = []
     for records in worst_neighbours(setting):
@@ -74,15 +66,15 @@ def without_clipping(effort: float) -> Iterator[Finding]:
 
 
 def counted_once(effort: float) -> Iterator[Finding]:
-    """Two rounds, each with the whole budget."""
+    """Spend the whole budget in each of two rounds."""
     setting = Setting(LOCATIONS, BANDWIDTH, BUDGET.mu)
     part = setting.part(*worst_neighbours(setting))
     yield _caught("budget counted once for two rounds", Pair([part, part]), effort)
 
 
 def shared_stream(effort: float) -> Iterator[Finding]:
-    """A source that does not notice a fork: both children draw the same noise, and it cancels."""
-    # a source with a given key goes on unchanged in a child, as one without a fork hook would
+    """Use an entropy source that misses a fork: both children draw the same noise, and it cancels."""
+    # a source with a given key stays unchanged in a child, like one without a fork hook
     pair = ForkedPair(fork_parts(), EntropySource(os.urandom(32)))
     yield audit_pair(
         "one noise stream shared by two forks",
@@ -95,17 +87,17 @@ def shared_stream(effort: float) -> Iterator[Finding]:
 
 
 def plain_floating_point(effort: float) -> Iterator[Finding]:
-    """A Gaussian in plain floating point: what was added shows in the low bits of small results.
+    """Add Gaussian noise in plain floating point: the low bits of small results reveal the true value.
 
-    With values 0 and 1 of the neighbours, a result near 0 is noise near 0, which has fine digits, or 1 plus
-    noise near -1, which is a multiple of 2^-53 (after Mironov 2012).
+    If the neighbours have values 0 and 1, a result near 0 is either noise near 0, which has fine digits, or 1
+    plus noise near -1, which is a multiple of 2^-53 (after Mironov 2012).
     """
     entropy = open_source()
 
     def draw(side: int, count: int) -> Floats:
         values = noisy_means(np.full((count, 1), 1.0 - side), np.full(count, 1.0 / BUDGET.mu), entropy)[:, 0]
         fine = np.mod(values * 2.0**53, 1.0) != 0.0
-        return ((np.abs(values) < 0.25) & fine).astype(np.float64)
+        return np.asarray((np.abs(values) < 0.25) & fine, dtype=np.float64)
 
     yield audit_pair(
         "plain floating-point noise, low bits",
@@ -118,7 +110,7 @@ def plain_floating_point(effort: float) -> Iterator[Finding]:
 
 
 def weak_atlas(effort: float) -> Iterator[Finding]:
-    """An atlas whose rounds add a tenth of the noise, in one run: what a single run can see."""
+    """Release an atlas with a tenth of the noise, once: what a single run can detect."""
     yield audit_canaries(
         "atlas with noise scaled by 0.1, one run",
         "control",
@@ -130,7 +122,7 @@ def weak_atlas(effort: float) -> Iterator[Finding]:
 
 
 def same_noise_every_round(effort: float) -> Iterator[Finding]:
-    """An atlas whose rounds all begin the same stream: the noise of one round tells that of the next."""
+    """Release an atlas whose rounds share one noise stream: one round reveals the noise of the next."""
 
     def broken() -> Mechanism:
         key = os.urandom(32)

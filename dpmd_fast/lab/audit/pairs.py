@@ -1,4 +1,4 @@
-"""Neighbours for the audits: their noiseless sums, the noise that belongs to them, what an attacker sees."""
+"""Neighbouring data sets for the audits: their exact sums, their noise, and what an attacker sees."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from dpmd_fast.privacy.noise import noisy_sums
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_SAME = 1e-9  # squared distance of noise that counts as the same
+_SAME = 1e-9  # floor of squared distances between two draws of noise
 
 
 class Part(NamedTuple):
-    """One release: the sums (K, F, F) of both neighbours, and the lattice that belongs to it."""
+    """One release: the sums (K, F, F) of both neighbours, and its lattice."""
 
     first: Integers
     second: Integers
     lattice: Lattice
 
     def side(self, side: int) -> Integers:
-        """The sums of one neighbour."""
+        """Return the sums of one neighbour."""
         return self.second if side else self.first
 
     def narrowed(self) -> Part:
-        """Without the locations where the neighbours agree: the noise there tells nothing."""
+        """Drop the locations where the neighbours agree: the noise there reveals nothing."""
         differ = (self.first != self.second).any(axis=(1, 2))
         return Part(self.first[differ], self.second[differ], self.lattice)
 
@@ -55,15 +55,15 @@ class Pair:
     ----------
     parts : sequence of Part
     lattice : Lattice, optional
-        Of the noise, where it is not that of the parts, which are then of one kind: a broken mechanism.
+        Lattice of the noise, for a broken mechanism; by default that of each part.
     projected : bool
-        Show the attacker one number for each part, the projection onto the difference, not every entry.
+        Show the attacker one number per part, the projection onto the difference, instead of every entry.
 
     Notes
     -----
-    Coordinates are entries on the diagonal and sqrt(2) times those above it, in deviations of the noise, from
-    the middle between the neighbours: the noise is N(0, 1) in each, and the distance of the neighbours is
-    their mu.
+    Coordinates are the diagonal entries and sqrt(2) times those above the diagonal, in standard deviations of
+    the noise, relative to the midpoint of the neighbours: the noise is N(0, 1) in each coordinate, and the
+    distance of the neighbours is their mu.
     """
 
     def __init__(
@@ -88,24 +88,24 @@ class Pair:
 
     @property
     def direction(self) -> Floats:
-        """Noiseless difference of the neighbours in the coordinates of `draw`."""
+        """Return the noiseless difference of the neighbours, in the coordinates of `draw`."""
         if self._projected:
             return np.array([np.linalg.norm(gap) for gap in self._differences])
         return np.concatenate(self._differences)
 
     def draw(self, side: int, count: int) -> Floats:
-        """Fresh releases of one neighbour, as rows."""
+        """Draw fresh releases of one neighbour, as rows."""
         return self.shown([self.noisy(part, side, count) for part in self._parts])
 
     def noisy(self, part: Part, side: int, count: int, n_threads: int | None = None) -> Floats:
-        """Noisy values (count, K, F, F): independent releases side by side, as locations are."""
+        """Return noisy values (count, K, F, F) of independent releases, laid out as locations."""
         sums = part.side(side)
         lattice = part.lattice if self._lattice is None else self._lattice
         tiled = np.tile(sums, (count, 1, 1))
         return noisy_sums(tiled, lattice, self._entropy, n_threads).reshape(count, *sums.shape)
 
     def shown(self, values: Sequence[Floats]) -> Floats:
-        """What the attacker looks at, of the values of each part."""
+        """Return what the attacker sees of the values of each part."""
         rows = []
         for part, noisy, middle, gap in zip(
             self._parts, values, self._middles, self._differences, strict=True
@@ -116,7 +116,7 @@ class Pair:
 
 
 class ForkedPair(Pair):
-    """Two releases, each made in a forked child of its own from one source that the parent opened."""
+    """Two releases, each made in its own forked child from one source that the parent opened."""
 
     def __init__(self, parts: Sequence[Part], source: EntropySource) -> None:
         super().__init__(parts)
@@ -124,17 +124,17 @@ class ForkedPair(Pair):
 
     def draw(self, side: int, count: int) -> Floats:
         shapes = [(count, *part.side(side).shape) for part in self._parts]
-        rooms = [mmap.mmap(-1, 8 * math.prod(shape)) for shape in shapes]
-        for part, room in zip(self._parts, rooms, strict=True):
-            _in_child(partial(self._fill, room, part, side, count))
-        values = [np.frombuffer(room).reshape(shape) for room, shape in zip(rooms, shapes, strict=True)]
-        # a stream that goes on in the children stands still here: past what they have used, before the next
-        self._entropy.words(4 * sum(len(room) for room in rooms) // 8)
+        buffers = [mmap.mmap(-1, 8 * math.prod(shape)) for shape in shapes]
+        for part, buffer in zip(self._parts, buffers, strict=True):
+            _in_child(partial(self._fill, buffer, part, side, count))
+        values = [np.frombuffer(buffer).reshape(shape) for buffer, shape in zip(buffers, shapes, strict=True)]
+        # a broken source does not advance here when the children draw: skip what they have used
+        self._entropy.words(4 * sum(len(buffer) for buffer in buffers) // 8)
         return self.shown(values)
 
-    def _fill(self, room: mmap.mmap, part: Part, side: int, count: int) -> None:
+    def _fill(self, buffer: mmap.mmap, part: Part, side: int, count: int) -> None:
         values = self.noisy(part, side, count, n_threads=1)
-        np.frombuffer(room).reshape(values.shape)[:] = values
+        np.frombuffer(buffer).reshape(values.shape)[:] = values
 
 
 def _in_child(work: Callable[[], object]) -> None:
@@ -153,7 +153,7 @@ def _in_child(work: Callable[[], object]) -> None:
 
 
 def _entries(values: Floats) -> Floats:
-    """Diagonals, then sqrt(2) times what is above them, of matrices (count, K, F, F), as rows."""
+    """Return the diagonals, then sqrt(2) times the entries above them, of (count, K, F, F), as rows."""
     count, K, F, _ = values.shape
     j, k = np.triu_indices(F, 1)
     diagonal = np.arange(F)
@@ -167,17 +167,18 @@ def _entries(values: Floats) -> Floats:
 
 
 def log_ratio(part: Part, values: Floats) -> float:
-    """Logarithm of the likelihood ratio of one release, the second neighbour over the first."""
+    """Return the log likelihood ratio of one release, second neighbour over first."""
     step, scale = part.lattice.step, part.lattice.noise_scale
     gap = step * (part.second - part.first)
     return float(((values - 0.5 * step * (part.first + part.second)) * gap).sum()) / (scale * scale)
 
 
 def run_scores(parts: Sequence[Part], values: Sequence[Floats]) -> list[float]:
-    """What an attacker makes of all releases of one run.
+    """Return an attacker's scores for all releases of one run.
 
-    The log likelihood ratio of the second neighbour over the first; and for every two releases, how much
-    better the noise of one, in the order it is drawn, repeats that of the other if the second one was there.
+    The first is the log likelihood ratio of the second neighbour over the first. Then, for every two
+    releases: how much better the noise of one repeats that of the other, in drawing order, if the
+    second neighbour was the true one.
     """
     scores = [sum(map(log_ratio, parts, values))]
     noise = [[_drawn(*one, side) for one in zip(parts, values, strict=True)] for side in (0, 1)]
@@ -192,13 +193,13 @@ def run_scores(parts: Sequence[Part], values: Sequence[Floats]) -> list[float]:
 
 
 def _drawn(part: Part, values: Floats, side: int) -> Floats:
-    """The noise on the diagonals, which is drawn first, if `side` was released, in deviations."""
+    """Return the noise on the diagonals, which is drawn first, assuming `side` was released."""
     steps = values / part.lattice.step - part.side(side)
     return np.asarray(np.diagonal(steps, axis1=1, axis2=2).ravel() / part.lattice.deviation)
 
 
 class Setting:
-    """Locations of a release of moments, with all that fixes the sums of a data set."""
+    """The public settings of a release of moments: everything that fixes the sums of a data set."""
 
     def __init__(
         self,
@@ -215,22 +216,22 @@ class Setting:
         self.lattice = choose_lattice(mu, self.tau, adjacency)
 
     def sums(self) -> MomentSums:
-        """Sums of no record."""
+        """Return empty sums."""
         return MomentSums(self.index, 2.0, self.tau, self.lattice.steps, HOMOGENEOUS)
 
     def total(self, records: Floats) -> Integers:
-        """The sums of a data set."""
+        """Return the sums of a data set."""
         sums = self.sums()
         sums.add(records)
         return sums.total()
 
     def part(self, first: Floats, second: Floats) -> Part:
-        """The release of two data sets."""
+        """Return the release of two data sets."""
         return Part(self.total(first), self.total(second), self.lattice)
 
 
 def farthest(contributions: Sequence[Integers]) -> tuple[int, int]:
-    """The two records whose contributions are farthest apart."""
+    """Return the two records whose contributions are farthest apart."""
     rows = np.array([contribution.ravel() for contribution in contributions], dtype=np.float64)
     gram = rows @ rows.T
     squares = np.diag(gram)
@@ -240,7 +241,7 @@ def farthest(contributions: Sequence[Integers]) -> tuple[int, int]:
 
 
 def candidates(locations: Floats, bandwidth: float, rng: np.random.Generator) -> Floats:
-    """What came out worst in the property tests: on locations, where a contribution is longest, near."""
+    """Return the worst records of the property tests: on locations, near, and of longest contribution."""
     D = locations.shape[1]
     rays = rng.normal(size=(3 * len(locations), D))
     rays /= np.linalg.norm(rays, axis=1, keepdims=True)
@@ -251,7 +252,7 @@ def candidates(locations: Floats, bandwidth: float, rng: np.random.Generator) ->
 
 
 class Call(NamedTuple):
-    """What a function was called with, and what it returned."""
+    """The arguments and the result of one call."""
 
     arguments: tuple[Any, ...]
     result: Any
@@ -259,15 +260,15 @@ class Call(NamedTuple):
 
 @contextmanager
 def recorded(owner: Any, name: str) -> Iterator[list[Call]]:
-    """Note the calls of a function, which works as always; arrays are noted as they were before."""
+    """Record the calls of a function without changing it; arrays are copied before the call."""
     original = getattr(owner, name)
     calls: list[Call] = []
 
-    def noting(*arguments: Any) -> Any:
+    def recording(*arguments: Any) -> Any:
         before = tuple(a.copy() if isinstance(a, np.ndarray) else a for a in arguments)
         result = original(*arguments)
         calls.append(Call(before, result))
         return result
 
-    with patch.object(owner, name, noting):
+    with patch.object(owner, name, recording):
         yield calls

@@ -1,48 +1,37 @@
 """Blood markers and death: local geometry and risk models before and after denoising (Figure 2, Table S3).
 
-NHANES in the place of the UK Biobank, which is not public: 48,100 adults, 20 markers, deaths by cause to the
-end of 2015. The appendix's protocol: 1,000 people held out as public queries, the others as references; log
-of skewed markers, median, MAD, clip to [-8, 8], with the medians and MADs of the queries; h and d by local
-geometry (see `real_data`); one step; epsilon = 1. A Cox model for each endpoint is fitted once, on the raw
-references, and held fixed; then it ranks the queries as they came and as each method left them. It has age,
-sex and ethnicity beside the markers, as the paper's; a second one has the markers alone. Other causes of
-death than that of the endpoint are censored. The Cox models are not private: they are the instrument.
+NHANES replaces the UK Biobank, which is not public: 48,100 adults, 20 markers, deaths by cause until the
+end of 2015. The protocol is that of the appendix: 1,000 people are public queries, the others the
+reference; log of skewed markers, then median, MAD and clip to [-8, 8], with medians and MADs of the
+queries; h and d by local geometry (see `real_data`); one step; epsilon = 1. One Cox model per endpoint is
+fitted on the raw reference and held fixed; it ranks the raw queries and the queries that each method moved.
+Its covariates are the markers with age, sex and ethnicity, as in the paper; a second model has the markers
+alone. Deaths from other causes are censored. The Cox models are not private: they measure, nothing of them
+is released.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast import Budget
 from dpmd_fast.errors import UserValueError
+from dpmd_fast.lab.datasets import Floats
 from dpmd_fast.lab.experiments import biomarkers_report
 from dpmd_fast.lab.experiments.cox import fit_cox
 from dpmd_fast.lab.experiments.framework import Experiment, Profile, Row, Tables, Value
-from dpmd_fast.lab.experiments.real_data import (
-    PAPER_DELTA,
-    SMALL_DELTA,
-    Floats,
-    Geometry,
-    Moved,
-    PaperRoute,
-    atlas,
-    data_file,
-    direct,
-    quietly,
-)
+from dpmd_fast.lab.experiments.methods import PAPER_DELTA, SMALL_DELTA, Moved
+from dpmd_fast.lab.experiments.real_data import PaperRoute, Run, atlas, data_file, direct
 from dpmd_fast.metrics import compare_concordance, distortion, jaccard, nearest_neighbors
 from dpmd_fast.models.preprocessor import Preprocessor
 from dpmd_fast.report.plots import plane_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FILE = "nhanes.parquet"
 MARKERS = (
@@ -111,24 +100,10 @@ def measure(item: Row, profile: Profile) -> Tables:
     Z, Y = (preprocess.forward(people.markers[rows]).astype(np.float64) for rows in (queries, references))
     settings: list[dict[str, Value]] = []
     moved: dict[str, Floats] = {}
-    for method, epsilon, delta, run in _methods(Z, Y):
-        result = quietly(run)
-        moved[method] = result.points
-        settings.append(
-            {
-                "method": method,
-                "epsilon": epsilon,
-                "delta": delta,
-                "holds": result.holds,
-                "moved": result.share,
-                "bandwidth": result.geometry.bandwidth,
-                "dim": result.geometry.dim,
-                "noise": result.noise,
-                "C": result.constant,
-                "references": len(Y),
-                "queries": len(Z),
-            }
-        )
+    for run in _runs(Z, Y):
+        result, about = run()
+        moved[run.method] = result.points
+        settings.append({**about, "references": len(Y), "queries": len(Z)})
     geometry = local_metrics(Z, Y, moved)
     for row in settings:
         own = geometry[str(row["method"])]
@@ -153,23 +128,23 @@ def measure(item: Row, profile: Profile) -> Tables:
     return tables
 
 
-def _methods(Z: Floats, Y: Floats) -> Iterator[tuple[str, float | None, float | None, Callable[[], Moved]]]:
+def _runs(Z: Floats, Y: Floats) -> Iterator[Run]:
     route = PaperRoute.fit(Y, Z)
-    yield "Raw", None, None, lambda: Moved(Z, 0.0, "nothing released", Geometry(float("nan"), 0))
-    yield "Nonprivate-MD", None, None, route.nonprivate
+    yield Run("Raw", None, None, lambda: Moved(Z, 0.0, "nothing released"))
+    yield Run("Nonprivate-MD", None, None, route.nonprivate)
     constant = route.needed_constant()
     for delta in (PAPER_DELTA, SMALL_DELTA):
-        for told, C in (("C = 1", 1.0), ("C found", constant)):
-            run = functools.partial(route.private, 1.0, delta, None, C)
-            yield f"paper's route, {told}, delta = {delta:g}", 1.0, delta, run
+        for label, C in (("C = 1", 1.0), ("C found", constant)):
+            move = functools.partial(route.private, 1.0, delta, None, C)
+            yield Run(f"paper's route, {label}, delta = {delta:g}", 1.0, delta, move)
     for delta in (PAPER_DELTA, SMALL_DELTA):
-        budget = Budget(1.0, delta)
-        yield f"certified direct, delta = {delta:g}", 1.0, delta, functools.partial(direct, Y, Z, budget)
-        yield f"atlas, delta = {delta:g}", 1.0, delta, functools.partial(atlas, Y, Z, budget)
+        for label, method in (("certified direct", direct), ("atlas", atlas)):
+            move = functools.partial(method, Y, Z, Budget(1.0, delta))
+            yield Run(f"{label}, delta = {delta:g}", 1.0, delta, move)
 
 
 def local_metrics(Z: Floats, Y: Floats, moved: Mapping[str, Floats]) -> dict[str, dict[str, Floats]]:
-    """The paper's three metrics and the displacement, of each query and method."""
+    """Return the paper's three metrics and the displacement, for each method and query."""
     before, rows = nearest_neighbors(Z, Y)
     found = {}
     for method, points in moved.items():
@@ -192,7 +167,7 @@ def _risk(
     profile: Profile,
     seed: int,
 ) -> list[dict[str, Value]]:
-    """C-index of each endpoint, model and method, and its difference to Raw, with bootstrap intervals."""
+    """Return the C-index of each endpoint, model and method, and its difference to Raw, with intervals."""
     replicates = QUICK_REPLICATES if profile.quick else REPLICATES
     rows: list[dict[str, Value]] = []
     for endpoint, cause in ENDPOINTS.items():
@@ -228,7 +203,7 @@ def _risk(
 
 @functools.lru_cache(maxsize=1)
 def load(path: Path) -> People:
-    """People with follow-up and complete, positive markers; bilirubin is 0 for 20, below detection."""
+    """Read people with follow-up and complete, positive markers (20 have bilirubin 0, below detection)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -255,21 +230,12 @@ def load(path: Path) -> People:
     return People(markers[kept], covariates[kept], column["time_all"][kept], cause[kept].astype(np.int64))
 
 
-def table(tables: Tables, profile: Profile) -> str:
-    return biomarkers_report.table(tables, profile)
-
-
-def figures(tables: Tables, profile: Profile) -> Mapping[str, Figure]:
-    return biomarkers_report.figures(tables, profile)
-
-
 BIOMARKERS = Experiment(
     "biomarkers",
-    "blood markers of NHANES: local geometry and risk of death (needs --data)",
     items,
     measure,
-    table,
-    figures,
-    (3, 1),
+    biomarkers_report.table,
+    biomarkers_report.figures,
+    seeds=(3, 1),
     needs_data=True,
 )

@@ -18,7 +18,7 @@ METRICS = {
     "jaccard": "Jaccard overlap of neighbours",
     "distortion": "distortion of distances to neighbours",
 }
-#: With the C found, the paper's route throws the queries out of every frame: it is in the table alone.
+#: Not drawn: the paper's route with the C found, which moves the queries out of every frame.
 DRAWN = {
     "Raw": GREY,
     "Nonprivate-MD": BLUE,
@@ -95,15 +95,15 @@ def _changes(risk: Sequence[Row], model: str) -> str:
         for name in names:
             some = [row for row in own if row["endpoint"] == endpoint and row["method"] == name]
             first = [row for row in some if row["seed"] == 0]
-            told = (
+            text = (
                 f"{first[0]['change']:+.3f} [{first[0]['change_low']:+.3f}, {first[0]['change_high']:+.3f}]"
                 if first
                 else "too few events"
             )
             changes = [float(row["change"]) for row in some]  # type: ignore[arg-type]
             if len(changes) > 1:
-                told += f" \\| {statistics.fmean(changes):+.3f} ± {statistics.stdev(changes):.3f}"
-            cells.append(told)
+                text += f" \\| {statistics.fmean(changes):+.3f} ± {statistics.stdev(changes):.3f}"
+            cells.append(text)
         lines.append([endpoint, *cells])
     return markdown(["death by", *names], lines)
 
@@ -117,26 +117,26 @@ def figures(tables: Tables, profile: Profile) -> Mapping[str, Figure]:
 
 
 def _displacement(points: Sequence[Row]) -> Figure:
-    """Where queries went, in the plane of the first two principal axes of the raw queries."""
+    """Draw the displacement of queries in the plane of the raw queries' first two principal axes."""
     shown = [method for method in DRAWN if method != "Raw"]
-    start = _places(points, "Raw")
+    start = _positions(points, "Raw")
     figure = canvas(13.0, 3.5)
     axes: Any = figure.subplots(1, len(shown), sharex=True, sharey=True)
     step = max(1, len(start) // _ARROWS)
     for axis, method in zip(axes, shown, strict=True):
-        end = _places(points, method)
+        end = _positions(points, method)
         axis.plot(*zip(*start, strict=True), ".", color=GREY, markersize=2, alpha=0.5, label="raw queries")
         for (x, y), (u, v) in list(zip(start, end, strict=True))[::step]:
             axis.plot([x, u], [y, v], color=DRAWN[method], linewidth=0.5, alpha=0.7)
         axis.plot(
             *zip(*end[::step], strict=True), ".", color=DRAWN[method], markersize=3, label="where they went"
         )
-        axis.set_title(_lines(method))
+        axis.set_title(_two_lines(method))
         axis.set_xlabel("principal axis 1")
     axes[0].set_ylabel("principal axis 2")
     for values, limits in zip(zip(*start, strict=True), (axes[0].set_xlim, axes[0].set_ylim), strict=True):
         ordered = sorted(values)
-        edge = len(ordered) // 100  # one in a hundred on each side may lie beyond the frame
+        edge = len(ordered) // 100  # 1 % on each side may lie outside the frame
         low, high = ordered[edge], ordered[-1 - edge]
         limits(low - 0.15 * (high - low), high + 0.15 * (high - low))
     figure.suptitle(
@@ -147,7 +147,7 @@ def _displacement(points: Sequence[Row]) -> Figure:
 
 
 def _boxes(points: Sequence[Row]) -> Figure:
-    """The local-geometry metrics of the queries, whiskers from 5 to 95 %."""
+    """Draw box plots of the local-geometry metrics, whiskers from 5 to 95 %."""
     figure = canvas(13.0, 3.6)
     axes: Any = figure.subplots(1, len(METRICS), sharey=True)
     names = list(DRAWN)[::-1]
@@ -172,7 +172,7 @@ def _boxes(points: Sequence[Row]) -> Figure:
 
 
 def _endpoints(risk: Sequence[Row]) -> Figure:
-    """Differences of the C-index to Raw, with paired bootstrap intervals."""
+    """Draw the differences of the C-index to Raw, with paired bootstrap intervals."""
     models = list(dict.fromkeys(str(row["model"]) for row in risk))
     own = [row for row in risk if row["seed"] == 0]
     endpoints = list(dict.fromkeys(str(row["endpoint"]) for row in own))
@@ -215,11 +215,11 @@ def _endpoints(risk: Sequence[Row]) -> Figure:
     return figure
 
 
-def _places(points: Sequence[Row], method: str) -> list[tuple[float, float]]:
+def _positions(points: Sequence[Row], method: str) -> list[tuple[float, float]]:
     return [(float(row["x"]), float(row["y"])) for row in points if row["method"] == method]  # type: ignore[arg-type]
 
 
-def _lines(method: str) -> str:
+def _two_lines(method: str) -> str:
     return method.replace(", ", "\n", 1)
 
 

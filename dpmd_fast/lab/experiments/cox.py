@@ -1,10 +1,10 @@
-"""Cox's proportional hazards by Newton's method: Efron's ties, a small ridge.
+"""Fit Cox's proportional hazards by Newton's method, with Efron's ties and a small ridge.
 
     log L = sum over events of x_i b  -  sum over times t, l < d_t of ln(S_t - l/d_t D_t)
 
-with S_t the sum of exp(x b) over the people at risk at t, D_t that over the d_t people with an event there.
-Sums over the people at risk are running sums over people in the order of time, and the second derivative
-needs one weighted product of the covariates: 50,000 people and 25 covariates take a second.
+where S_t sums exp(x b) over the people at risk at t, and D_t over the d_t people with an event at t. Sums
+over people at risk are cumulative sums in order of time, and the second derivative is one weighted product
+of the covariates: 50,000 people and 25 covariates take a second.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpmd_fast.arguments import checked_points
+from dpmd_fast.errors import UserValueError
 
 Floats = NDArray[np.float64]
 
-RIDGE = 1e-3  # per event, on covariates of deviation 1: keeps rare endpoints finite
+RIDGE = 1e-3  # per event, on standardised covariates: keeps rare endpoints finite
 _STEPS = 50
-_ENOUGH = 1e-9  # of the Newton decrement per event
+_TOLERANCE = 1e-9  # of the Newton decrement per event
 
 
 @dataclass(frozen=True, eq=False)
 class CoxModel:
-    """Coefficients for covariates as they were given, centred."""
+    """Coefficients for the centred covariates, in their original units."""
 
     center: Floats
     coefficients: Floats
     events: int
 
     def risk(self, X: ArrayLike) -> Floats:
-        """The linear predictor of each row."""
+        """Return the linear predictor of each row."""
         points = np.asarray(checked_points("X", X, columns=len(self.center)), dtype=np.float64)
         return (points - self.center) @ self.coefficients
 
@@ -55,18 +56,20 @@ def fit_cox(X: ArrayLike, time: ArrayLike, event: ArrayLike, ridge: float = RIDG
     points = np.asarray(checked_points("X", X), dtype=np.float64)
     when, happened = np.asarray(time, dtype=np.float64), np.asarray(event)
     if when.shape != (len(points),) or not np.isfinite(when).all():
-        raise ValueError(f"time: must be a finite number for each of {len(points)} people")
+        raise UserValueError(f"time: must be a finite number for each of {len(points)} people")
     if happened.shape != when.shape or not np.isin(happened, (0, 1)).all() or not happened.any():
-        raise ValueError(f"event: must be 0 or 1 for each of {len(points)} people, and 1 for at least one")
+        raise UserValueError(
+            f"event: must be 0 or 1 for each of {len(points)} people, and 1 for at least one"
+        )
     center, scale = points.mean(axis=0), points.std(axis=0)
     if not (scale > 0.0).all():
-        raise ValueError("X has a column that is the same for all people: leave it out")
+        raise UserValueError("X has a column that is the same for all people: leave it out")
     likelihood = _Likelihood((points - center) / scale, when, happened.astype(bool), ridge)
     return CoxModel(center, likelihood.maximum() / scale, int(happened.sum()))
 
 
 class _Likelihood:
-    """The penalised partial likelihood; people are in descending order of time."""
+    """The penalised partial likelihood; people are sorted by descending time."""
 
     def __init__(self, X: Floats, time: Floats, event: NDArray[np.bool_], ridge: float) -> None:
         order = np.argsort(-time, kind="stable")
@@ -74,7 +77,7 @@ class _Likelihood:
         last = np.r_[when[1:] != when[:-1], True]
         self.group = np.r_[0, np.cumsum(last)[:-1]]  # people of one time
         deaths = np.bincount(self.group[self.event], minlength=self.group[-1] + 1)
-        self.ends = np.flatnonzero(last)  # at risk at a time: all people up to here
+        self.ends = np.flatnonzero(last)  # people at risk at a time: all up to here
         self.of = np.repeat(np.arange(len(deaths)), deaths)  # time of each term of the likelihood
         first = np.r_[0, np.cumsum(deaths)[:-1]]
         self.share = (np.arange(len(self.of)) - first[self.of]) / deaths[self.of]  # l/d
@@ -86,7 +89,7 @@ class _Likelihood:
         here = self.at(found)
         for _ in range(_STEPS):
             step = np.linalg.solve(here.information, here.gradient)
-            if here.gradient @ step <= _ENOUGH * len(self.of):
+            if here.gradient @ step <= _TOLERANCE * len(self.of):
                 return found + step
             for _ in range(_STEPS):
                 there = self.at(found + step)
@@ -108,7 +111,7 @@ class _Likelihood:
         dead_x = np.stack([np.bincount(self.group, dying * x, groups) for x in self.X.T], axis=1)
         total = at_risk[self.of] - self.share * dead[self.of]
         mean = (at_risk_x[self.of] - self.share[:, None] * dead_x[self.of]) / total[:, None]
-        # a person counts in every term from the own time on downwards, less Efron's share at the own time
+        # a person is in every term at or before their own time, less Efron's share at that time
         inverse = np.bincount(self.of, 1.0 / total, groups)
         counted = np.cumsum(inverse[::-1])[::-1][self.group]
         spared = np.bincount(self.of, self.share / total, groups)[self.group]

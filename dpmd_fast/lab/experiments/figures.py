@@ -1,4 +1,4 @@
-"""How figures of experiments look: one colour and one mark for each method, everywhere."""
+"""The look of the experiments' figures: one colour and one marker per method everywhere."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Look(NamedTuple):
 
 
 def canvas(width: float, height: float) -> Figure:
-    """A figure of so many inches, without a window."""
+    """Return a figure of this size in inches, without a window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def save_png(figure: Figure, path: str, dpi: int = 100) -> None:
-    """Write a figure with 200 colours, which makes the file a third of its size."""
+    """Save a figure with 200 colours, which shrinks the file to a third."""
     from PIL import Image
 
     whole = io.BytesIO()
@@ -48,7 +48,7 @@ def curve(
     look: Look,
     label: str | None = None,
 ) -> None:
-    """Means against the only column of the key, with the 95 % interval as a band."""
+    """Draw means against the only key column, with the 95 % interval as a band."""
     keys = sorted(found, key=lambda key: float(key[0]))  # type: ignore[arg-type]
     x = [float(key[0]) for key in keys]  # type: ignore[arg-type]
     y = [found[key].mean for key in keys]
@@ -60,7 +60,7 @@ def curve(
 
 
 def log_errors(axis: Any) -> None:
-    """A logarithmic y axis with numbers that are written out: 0.02, 0.05, 0.1, ..."""
+    """Make the y axis logarithmic with plain numbers: 0.02, 0.05, 0.1, ..."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_yscale("log")
@@ -71,6 +71,6 @@ def log_errors(axis: Any) -> None:
 
 
 def legend_below(figure: Figure, axis: Any, columns: int) -> None:
-    """One legend for all panels, under them."""
+    """Draw one legend for all panels below them."""
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=2.4)

@@ -1,11 +1,11 @@
-"""Experiments: a list of work items, a function that measures one, a table and figures of all.
+"""The runner of experiments: a list of work items, a function that measures one, a table and figures of all.
 
     items --> measure(item) --> journal.jsonl --> *.parquet --> table.md, *.png
               one at a time     a line per item    all numbers
 
-A run shows progress on a terminal and may be interrupted at any time: the same command goes on with the first
-item that is not in the journal, and a run with more seeds adds to what is there. Measuring uses all cores
-through the kernels; items are measured one after the other. An experiment is an object of a module::
+A run shows progress on a terminal and may be interrupted at any time: the same command resumes at the first
+item that is not in the journal, and a run with more seeds adds to the journal. Items are measured one after
+the other; the kernels use all cores. An experiment is an object of a module::
 
     def items(profile):
         sizes = (1_000, 2_000) if profile.quick else (10_000, 50_000)
@@ -25,9 +25,9 @@ through the kernels; items are measured one after the other. An experiment is an
         ...
         return {"error": figure}        # written as error.png
 
-    EXPERIMENT = Experiment("average", "error of a mean against n", items, measure, table, figures)
+    EXPERIMENT = Experiment("average", items, measure, table, figures)
 
-and is entered in `registry`. ``EXPERIMENT.run(folder, quick=True)`` runs it without the command line.
+and is registered in `registry`. ``EXPERIMENT.run(folder, quick=True)`` runs it without the command line.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpmd_fast import __version__
+from dpmd_fast.arguments import checked_integer
 from dpmd_fast.errors import UserValueError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ JOURNAL = "journal.jsonl"
 
 @dataclass(frozen=True)
 class Profile:
-    """What a run was asked for: small sizes or the paper's, number of seeds, folder of real data."""
+    """The options of a run: small sizes or the paper's, number of seeds, folder of real data."""
 
     quick: bool
     seeds: int
@@ -72,26 +73,25 @@ class Experiment:
 
     Parameters
     ----------
-    name, summary : str
-        As on the command line; half a line.
+    name : str
+        As on the command line.
     items : callable
         ``items(profile)``: the work items, flat dictionaries that identify them. They must not depend on
         private values, and those of a run with fewer seeds must be among those of a run with more.
     measure : callable
-        ``measure(item, profile)``: rows of numbers for each of some tables. The columns of the item are put
-        in front of every row. ``"results"`` is the main table; others hold, for example, points to draw.
+        ``measure(item, profile)``: rows of numbers by table. The item's columns are prepended to every row.
+        ``"results"`` is the main table; others hold, for example, points to draw.
     table : callable
         ``table(tables, profile)``: the text of ``table.md``.
     figures : callable
         ``figures(tables, profile)``: figures by the name of their file without ``.png``.
     seeds : (int, int)
-        How many, in a full and in a quick run, if nobody says.
+        Default number of seeds in a full and in a quick run.
     needs_data : bool
         Whether the folder `data` must be given.
     """
 
     name: str
-    summary: str
     items: Callable[[Profile], Sequence[Row]]
     measure: Callable[[Row, Profile], Tables]
     table: Callable[[Tables, Profile], str]
@@ -106,7 +106,7 @@ class Experiment:
         seeds: int | None = None,
         data: str | os.PathLike[str] | None = None,
     ) -> list[str]:
-        """Measure what is not measured yet, and write tables and figures; returns their paths."""
+        """Measure the items that are not in the journal, write tables and figures, and return their paths."""
         profile = Profile(quick, self._checked_seeds(quick, seeds), self._checked_data(data))
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
@@ -125,27 +125,25 @@ class Experiment:
     def _checked_seeds(self, quick: bool, seeds: int | None) -> int:
         if seeds is None:
             return self.seeds[1] if quick else self.seeds[0]
-        if seeds < 1:
-            raise UserValueError(f"seeds = {seeds!r}: must be at least 1", argument="seeds")
-        return seeds
+        return checked_integer("seeds", seeds, minimum=1)
 
     def _checked_data(self, data: str | os.PathLike[str] | None) -> Path | None:
         if data is None:
             if self.needs_data:
                 raise UserValueError(
-                    f"data = None: must be the folder of the data sets of {self.name}", argument="data"
+                    f"data = None: {self.name} needs the folder of its data sets", argument="data"
                 )
             return None
         if not Path(data).is_dir():
-            raise UserValueError(f"data = {os.fsdecode(data)!r}: must be a folder", argument="data")
+            raise UserValueError(f"data = {os.fsdecode(data)!r}: must be an existing folder", argument="data")
         return Path(data)
 
 
 class Journal:
-    """Rows of the items that are done, in a file with one line for each.
+    """The rows of finished items, in a file with one line per item.
 
-    The first line says which run it is; a folder with another one is refused. A line that an interruption cut
-    short is left out and overwritten.
+    The first line identifies the run; the journal of another run is refused. A last line that an interruption
+    cut short is dropped and overwritten.
     """
 
     def __init__(self, path: Path, run: Mapping[str, Value]) -> None:
@@ -164,12 +162,12 @@ class Journal:
             first, *others = map(json.loads, lines)
             if first != dict(run):
                 raise UserValueError(
-                    f"{path} belongs to another run: {_told(first)}, and this is {_told(run)}; choose "
-                    "another folder, or delete it to begin again"
+                    f"{path} belongs to another run: {_label(first)}, and this is {_label(run)}; choose "
+                    "another folder, or delete the file to start over"
                 )
             self._rows = {_key(item): rows for item, rows in others}
         except (json.JSONDecodeError, TypeError, AttributeError):
-            raise UserValueError(f"{path} is damaged: delete it to begin again") from None
+            raise UserValueError(f"{path} is damaged: delete it to start over") from None
         if whole != text:
             path.write_text(whole, "utf-8")
 
@@ -185,7 +183,7 @@ class Journal:
         self._rows[_key(item)] = rows
 
     def tables(self, items: Iterable[Row]) -> dict[str, list[Row]]:
-        """All rows of the given items, by table, with the columns of the item in front."""
+        """Return all rows of the given items by table, the item's columns first."""
         found: dict[str, list[Row]] = {}
         for item in items:
             for name, rows in self._rows[_key(item)].items():
@@ -208,7 +206,7 @@ class Interval(NamedTuple):
 
 
 def interval(values: Iterable[float]) -> Interval:
-    """Mean of `values` and its 95 % interval."""
+    """Return the mean of `values` and its 95 % interval."""
     import numpy as np
     from scipy.stats import t
 
@@ -220,9 +218,9 @@ def interval(values: Iterable[float]) -> Interval:
 
 
 def intervals(rows: Iterable[Row], by: Sequence[str], value: str) -> dict[tuple[Value, ...], Interval]:
-    """The interval of column `value` for each combination of the columns `by`, in order of appearance.
+    """Return the interval of column `value` for each combination of the columns `by`, in order of appearance.
 
-    Rows without a value (None or nan) are left out.
+    Rows without a value (None or nan) are skipped.
     """
     groups: dict[tuple[Value, ...], list[float]] = {}
     for row in rows:
@@ -233,14 +231,14 @@ def intervals(rows: Iterable[Row], by: Sequence[str], value: str) -> dict[tuple[
 
 
 def markdown(heads: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """A table in Markdown; numbers get three digits that count."""
+    """Format a Markdown table; floats get three significant digits."""
     rows = [list(heads), ["---"] * len(heads)]
     rows += [[_number(cell) if isinstance(cell, float) else str(cell) for cell in line] for line in lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def decimals(error: float) -> int:
-    """Digits after the point that show two that count of an error."""
+    """Return how many decimals show two significant digits of an error."""
     return min(6, max(0, 1 - math.floor(math.log10(error)))) if error > 0.0 else 1
 
 
@@ -285,7 +283,7 @@ def _write(experiment: Experiment, folder: Path, tables: Tables, profile: Profil
 
 @contextmanager
 def _progress(name: str, total: int, done: int) -> Iterator[Callable[[Row], None]]:
-    """A bar on a terminal, nothing elsewhere; an interruption says how to go on."""
+    """Show a bar on a terminal and nothing elsewhere; an interruption prints how to resume."""
     from tqdm import tqdm
 
     width = min(100, shutil.get_terminal_size().columns)
@@ -307,7 +305,7 @@ def _progress(name: str, total: int, done: int) -> Iterator[Callable[[Row], None
         bar.close()
         reached = done + max(0, begun - 1)
         print(
-            f"{name}: stopped after {reached} of {total} items; the same command goes on there",
+            f"{name}: stopped after {reached} of {total} items; run the same command again to resume",
             file=sys.stderr,
         )
         raise signal from None
@@ -316,7 +314,7 @@ def _progress(name: str, total: int, done: int) -> Iterator[Callable[[Row], None
 
 
 def _digest(folder: Path) -> str:
-    """Of all data sets in a folder: results of other data must not be taken for those of these."""
+    """Hash all data sets in a folder, so that results of other data are not mistaken for these."""
     digest = hashlib.sha256()
     for path in sorted(one for one in folder.iterdir() if one.suffix in (".npz", ".parquet")):
         digest.update(f"{path.name}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
@@ -328,11 +326,11 @@ def _key(item: Mapping[str, Any]) -> str:
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Value]:
-    """NumPy's scalars as Python's."""
+    """Convert NumPy scalars to Python's."""
     return {key: value.item() if hasattr(value, "item") else value for key, value in row.items()}
 
 
-def _told(run: Mapping[str, Value]) -> str:
+def _label(run: Mapping[str, Value]) -> str:
     size = "quick" if run["quick"] else "full"
     data = f", data {run['data']}" if "data" in run else ""
     return f"{run['experiment']}, {size}, version {run['version']}{data}"

@@ -1,7 +1,7 @@
-"""The methods that the simulations compare, each as a function from a simulated data set to moved queries.
+"""The methods that the simulations compare, each a function from a simulated data set to moved queries.
 
-The paper's bandwidth rule everywhere but in the atlas, which finds its own; one step. Noise comes from the
-operating system, so private results differ between runs; data sets depend on the seed alone.
+All take one step with the bandwidth of the paper's rule, except the atlas, which chooses its own. Noise comes
+from the operating system, so private results differ between runs; data sets depend on the seed alone.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,21 +25,32 @@ from dpmd_fast import (
     paper_bandwidth,
     release_atlas,
 )
-from dpmd_fast.lab.datasets import Array, Shape, Simulation, distance_to_clean, simulate
+from dpmd_fast.errors import UserError
+from dpmd_fast.lab.datasets import Floats, Shape, Simulation, distance_to_clean, simulate
 from dpmd_fast.lab.experiments.figures import BLUE, GREEN, LIGHT_GREEN, ORANGE, PURPLE, RED, SLATE, Look
-from dpmd_fast.lab.experiments.framework import Value
+from dpmd_fast.lab.experiments.framework import Row, Value
 from dpmd_fast.privacy.guarantee import LargeDeltaWarning
 
 PAPER_DELTA, SMALL_DELTA = 0.1, 1e-6
-DESCENT_QUERIES = 200  # of gradient descent, which takes many steps
+DESCENT_QUERIES = 200  # for gradient descent, which takes many steps
+
+
+class Geometry(NamedTuple):
+    """Bandwidth h and intrinsic dimension d."""
+
+    bandwidth: float
+    dim: int
 
 
 class Moved(NamedTuple):
-    """Queries after a method: where they are, how many of them were moved, what is guaranteed."""
+    """Queries after a method, its guarantee, and its settings."""
 
-    points: Array
-    share: float
+    points: Floats
+    share: float  # of the queries that were moved
     holds: str
+    geometry: Geometry = Geometry(math.nan, 0)
+    noise: float = 0.0  # standard deviation on a coordinate of a mean, where the method adds it there
+    constant: float | None = None  # C
 
 
 @dataclass(frozen=True)
@@ -59,12 +71,12 @@ Method = Callable[[Case], Moved]
 
 
 def raw(case: Case) -> Moved:
-    """Queries as they came."""
+    """Leave the queries as they are."""
     return Moved(case.sample.queries, 0.0, "nothing released")
 
 
 def descent(case: Case) -> Moved:
-    """Gradient descent, of the first queries only."""
+    """Run gradient descent on the first queries only."""
     found = gradient_descent(
         case.sample.references, case.sample.queries[:DESCENT_QUERIES], case.bandwidth, case.shape.dim
     )
@@ -72,14 +84,14 @@ def descent(case: Case) -> Moved:
 
 
 def nonprivate(case: Case) -> Moved:
-    """Nonprivate-MD."""
+    """Run Nonprivate-MD."""
     model = ManifoldDenoiser(case.bandwidth, case.shape.dim).fit(case.sample.references)
     points = model.transform(case.sample.queries)
     return Moved(points, float(np.mean(model.status_ == "ok")), "not private")
 
 
 def paper(epsilon: float, delta: float, constant: float = 1.0) -> Method:
-    """Algorithm 2 with the paper's conversion."""
+    """Return Algorithm 2 with the paper's conversion."""
 
     def run(case: Case) -> Moved:
         return _denoised(
@@ -90,7 +102,7 @@ def paper(epsilon: float, delta: float, constant: float = 1.0) -> Method:
 
 
 def direct(epsilon: float, delta: float) -> Method:
-    """The certified release at the queries, exact conversion."""
+    """Return the certified release at the queries, with the exact conversion."""
 
     def run(case: Case) -> Moved:
         return _denoised(case, Budget(epsilon, delta))
@@ -99,22 +111,37 @@ def direct(epsilon: float, delta: float) -> Method:
 
 
 def atlas(epsilon: float, delta: float) -> Method:
-    """The atlas with the queries as its public points, exact conversion."""
+    """Return the atlas with the queries as its anchors, with the exact conversion."""
 
     def run(case: Case) -> Moved:
-        queries = case.sample.queries
-        try:
-            released = release_atlas(
-                case.sample.references, queries, dim=case.shape.dim, budget=Budget(epsilon, delta)
-            )
-        except (RuntimeError, ValueError) as error:  # nothing but noise: refused, or found out; queries stay
-            if "of the noise" not in str(error):
-                raise
-            return Moved(queries, 0.0, "unconditional")
-        points, status = released.move(queries)
-        return Moved(np.asarray(points, np.float64), float(np.mean(status == "ok")), released.guarantee.holds)
+        sample = case.sample
+        return move_with_atlas(
+            sample.references, sample.queries, Budget(epsilon, delta), "auto", case.shape.dim
+        )
 
     return run
+
+
+def move_with_atlas(
+    references: Floats, queries: Floats, budget: Budget, bandwidth: float | Literal["auto"], dim: int
+) -> Moved:
+    """Release an atlas with the queries as its anchors, and move the queries with it.
+
+    They stay where they are if no chart rises above the noise, whether that is predicted before the spend or
+    found after it.
+    """
+    try:
+        released = release_atlas(references, queries, bandwidth=bandwidth, dim=dim, budget=budget)
+    except UserError as error:
+        if "of the noise" not in str(error):
+            raise
+        h = bandwidth if isinstance(bandwidth, float) else math.nan
+        return Moved(queries, 0.0, "unconditional", Geometry(h, dim))
+    points, status = released.transform(queries, return_status=True)
+    geometry = Geometry(released.bandwidth, released.dim)
+    return Moved(
+        np.asarray(points, np.float64), float(np.mean(status == "ok")), released.guarantee.holds, geometry
+    )
 
 
 def _denoised(case: Case, budget: Budget, **options: Any) -> Moved:
@@ -124,24 +151,30 @@ def _denoised(case: Case, budget: Budget, **options: Any) -> Moved:
 
 
 def needed_constant(case: Case, queries: int) -> float:
-    """The smallest C that the search finds for this data set; rounded up, as one would choose it."""
+    """Return the smallest C that the search finds for this data set, rounded up as a user would."""
     found = empirical_sensitivity(
         case.sample.references, case.sample.queries[:queries], case.bandwidth, case.shape.dim
     )
     return float(math.ceil(found.constant))
 
 
+@contextmanager
+def expected_warnings() -> Iterator[None]:
+    """Ignore what the tables report anyway: delta = 0.1, the paper's, and how many queries were moved."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LargeDeltaWarning)
+        warnings.filterwarnings("ignore", message="no query has enough of the reference")
+        yield
+
+
 def compare(
     case: Case, methods: Iterable[tuple[str, Method]]
-) -> tuple[list[dict[str, Value]], dict[str, Array]]:
-    """A row of errors for each method, and where the queries went."""
+) -> tuple[list[dict[str, Value]], dict[str, Floats]]:
+    """Return a row of errors for each method, and the moved queries by method."""
     rows: list[dict[str, Value]] = []
-    points: dict[str, Array] = {}
+    points: dict[str, Floats] = {}
     for name, method in methods:
-        with warnings.catch_warnings():
-            # delta = 0.1 is the paper's setting, and how many queries were moved is in the tables
-            warnings.simplefilter("ignore", LargeDeltaWarning)
-            warnings.filterwarnings("ignore", message="no query has enough of the reference")
+        with expected_warnings():
             wall, processor = time.perf_counter(), time.process_time()
             moved = method(case)
             wall, processor = time.perf_counter() - wall, time.process_time() - processor
@@ -164,6 +197,12 @@ def compare(
         )
         points[name] = moved.points
     return rows, points
+
+
+def guarantees(rows: Iterable[Row]) -> str:
+    """Return one line that states the guarantee of each method."""
+    holds = {str(row["method"]): str(row["holds"]) for row in rows}
+    return "Guarantees: " + "; ".join(f"{method}: {word}" for method, word in holds.items()) + ".\n"
 
 
 #: The methods of the figures over n and sigma, epsilon = 1.

@@ -1,8 +1,8 @@
-"""Error against epsilon on circle, torus and Swiss roll, and which of the curves hold (Figures 1E and S2).
+"""Error against epsilon on circle, torus and Swiss roll, and whose guarantee holds (Figures 1E and S2).
 
-At delta = 0.1, the paper's, and 1e-6. The paper's route is shown with C = 1 and with the C that a search over
-replaced records finds to be needed for the data set (a lower bound: the true C may be larger); the certified
-routes need no such constant.
+At delta = 0.1, the paper's, and 1e-6. The paper's route is shown with C = 1 and with the C that a search
+over replaced records finds for the data set (a lower bound: the true C may be larger); the certified routes
+need no such constant.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LOOKS = {
 
 
 def items(profile: Profile) -> list[Row]:
-    """For each seed and shape the methods without epsilon, then one item for each budget."""
+    """List, for each seed and shape, the methods without epsilon, then one item per budget."""
     budgets = [(delta, epsilon) for delta in DELTAS for epsilon in _epsilons(profile)]
     return [
         {"shape": shape, "seed": seed, "delta": delta, "epsilon": epsilon}
@@ -99,12 +99,12 @@ def _case(shape: str, seed: int, profile: Profile) -> Case:
 
 @functools.cache
 def _constant(shape: str, profile: Profile) -> float:
-    """C of the data set of seed 0; no function of noise, so it is the same when a run goes on."""
+    """Return the C of the data set of seed 0. It depends on no noise, so a resumed run finds the same."""
     return methods.needed_constant(_case(shape, 0, profile), SEARCHED[profile.quick])
 
 
 def table(tables: Tables, profile: Profile) -> str:
-    """For each shape and delta: epsilon down, methods across."""
+    """Return one table per shape: delta and epsilon down, methods across."""
     rows = tables["results"]
     found = intervals(rows, ("shape", "delta", "epsilon", "method"), "to_manifold")
     holds = {(row["method"], row["C"]): row["holds"] for row in rows if row["epsilon"] is not None}
@@ -197,6 +197,4 @@ def _epsilons(profile: Profile) -> Sequence[float]:
     return QUICK_EPSILONS if profile.quick else EPSILONS
 
 
-PRIVACY = Experiment(
-    "privacy", "errors against epsilon, and which curves hold", items, measure, table, figures, (5, 2)
-)
+PRIVACY = Experiment("privacy", items, measure, table, figures, seeds=(5, 2))

@@ -1,61 +1,66 @@
-"""What the experiments on real data share: the rule for h and d, and the methods.
+"""The rule for h and d, and the methods, of the experiments on real data.
 
 The paper chooses h and d by "local k-nearest-neighbor distances and principal component analysis" and says no
 more. Here h is 1.5 times the median distance of a query to its 15th neighbour, and d the median number of
-principal components that hold 80 % of the variance of these 15. Nonprivate-MD and the paper's route look for
-the neighbours in the reference, as the paper does, and no budget pays for that; the certified routes look for
-them among the public queries. Noise comes from the operating system: private results differ between runs.
+principal components that hold 80 % of the variance of these 15. Nonprivate-MD and the paper's route search
+the reference for neighbours, as the paper does, and no budget pays for that; the certified routes search the
+public queries. Noise comes from the operating system, so private results differ between runs.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpmd_fast import Budget, DPManifoldDenoiser, release_atlas
+from dpmd_fast import Budget, DPManifoldDenoiser
 from dpmd_fast.errors import UserValueError
-from dpmd_fast.lab.experiments.framework import Profile
+from dpmd_fast.lab.datasets import Floats
+from dpmd_fast.lab.experiments.framework import Profile, Value
+from dpmd_fast.lab.experiments.methods import Geometry, Moved, expected_warnings, move_with_atlas
 from dpmd_fast.mechanisms.algorithm2 import denoise_with_projectors, plan_spend
 from dpmd_fast.metrics import nearest_neighbors
 from dpmd_fast.privacy.entropy import open_source
-from dpmd_fast.privacy.guarantee import LargeDeltaWarning
 from dpmd_fast.privacy.sensitivity import mean_bound
 from dpmd_fast.reference.local_pca import FittedReference, denoise, fit_reference
-
-Floats = NDArray[np.float64]
 
 NEIGHBORS = 15
 REACH = 1.5
 VARIANCE = 0.8
-PAPER_DELTA, SMALL_DELTA = 0.1, 1e-6
 THETA = 0.5
 _BETA = 2.0
 
 
-class Geometry(NamedTuple):
-    bandwidth: float
-    dim: int
+class Run(NamedTuple):
+    """A method with its name and budget, ready to run."""
 
+    method: str
+    epsilon: float | None
+    delta: float | None
+    move: Callable[[], Moved]
 
-class Moved(NamedTuple):
-    """Queries after a method, what it promises, and how it was set."""
-
-    points: Floats
-    share: float  # of the queries that were moved
-    holds: str
-    geometry: Geometry
-    noise: float = 0.0  # deviation of the noise on a coordinate of a mean, where the method adds it there
-    constant: float | None = None  # C
+    def __call__(self) -> tuple[Moved, dict[str, Value]]:
+        """Return the moved queries, and the columns of the table that describe the method."""
+        with expected_warnings():
+            moved = self.move()
+        return moved, {
+            "method": self.method,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "holds": moved.holds,
+            "moved": moved.share,
+            "bandwidth": moved.geometry.bandwidth,
+            "dim": moved.geometry.dim,
+            "noise": moved.noise,
+            "C": moved.constant,
+        }
 
 
 def local_geometry(queries: Floats, points: Floats | None = None) -> Geometry:
-    """h and d from the neighbours of the queries among `points`, by default among the queries themselves."""
+    """Choose h and d from the queries' neighbours among `points`, by default among the queries themselves."""
     own = np.arange(len(queries)) if points is None else None
     among = queries if points is None else points
     k = min(NEIGHBORS, len(among) - (points is None))
@@ -70,7 +75,7 @@ def local_geometry(queries: Floats, points: Floats | None = None) -> Geometry:
 
 @dataclass(frozen=True, eq=False)
 class PaperRoute:
-    """Nonprivate-MD and Algorithm 2 around one set of local PCAs, which take most of the time."""
+    """Nonprivate-MD and Algorithm 2 with one shared set of local PCAs, which take most of the time."""
 
     references: Floats
     queries: Floats
@@ -87,7 +92,7 @@ class PaperRoute:
         return Moved(points, float(np.mean(status == "ok")), "not private", self.geometry)
 
     def private(self, epsilon: float, delta: float, schedule: str | None, constant: float = 1.0) -> Moved:
-        """Algorithm 2 with the paper's conversion."""
+        """Run Algorithm 2 with the paper's conversion."""
         spend = plan_spend(
             self.fitted,
             self.queries,
@@ -109,10 +114,10 @@ class PaperRoute:
         )
 
     def change(self) -> float:
-        """How far the mean at a query moves if one record is replaced by one out of its reach; the largest.
+        """Return how far the mean at a query can move if one record is replaced by one out of reach.
 
-        In closed form: without the record of weight a at distance r from the mean, it moves by a r / (1 - a).
-        Computed from the reference without noise, so it is not private itself.
+        In closed form: removing a record of weight a at distance r from the mean moves it by a r / (1 - a).
+        Computed from the reference without noise, so the number itself is not private.
         """
         h, d = self.geometry
         largest = 0.0
@@ -129,13 +134,13 @@ class PaperRoute:
         return largest
 
     def needed_constant(self) -> float:
-        """The C at which the paper's bound covers that change; the true one is as large or larger."""
+        """Return the C at which the paper's bound covers that change; the true one is no smaller."""
         h, d = self.geometry
         return max(1.0, self.change() / mean_bound(len(self.references), d, h, 1.0))
 
 
 def direct(references: Floats, queries: Floats, budget: Budget) -> Moved:
-    """The certified release around the queries, h and d from the queries alone."""
+    """Run the certified release at the queries, with h and d from the queries alone."""
     geometry = local_geometry(queries)
     model = DPManifoldDenoiser(*geometry, budget).fit(references)
     points = model.transform(queries)
@@ -143,39 +148,23 @@ def direct(references: Floats, queries: Floats, budget: Budget) -> Moved:
 
 
 def atlas(references: Floats, queries: Floats, budget: Budget) -> Moved:
-    """The atlas with the queries as its public points, h and d from the queries alone."""
-    geometry = local_geometry(queries)
-    try:
-        made = release_atlas(
-            references, queries, bandwidth=geometry.bandwidth, dim=geometry.dim, budget=budget
-        )
-    except RuntimeError as error:  # the budget is spent, the queries stay where they are
-        if "no chart stands out" not in str(error):
-            raise
-        return Moved(queries, 0.0, "unconditional", geometry)
-    points, status = made.move(queries)
-    moved = float(np.mean(status == "ok"))
-    return Moved(
-        np.asarray(points, np.float64), moved, made.guarantee.holds, Geometry(made.bandwidth, made.dim)
-    )
+    """Move the queries with an atlas, with h and d from the queries alone."""
+    return move_with_atlas(references, queries, budget, *local_geometry(queries))
 
 
-def quietly(run: Callable[[], Moved]) -> Moved:
-    """Without the warnings that the tables speak of: delta = 0.1, and how many queries were moved."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LargeDeltaWarning)
-        warnings.filterwarnings("ignore", message="no query has enough of the reference")
-        return run()
+def data_folder(profile: Profile) -> Path:
+    """Return the folder of the data sets."""
+    if profile.data is None:
+        raise UserValueError("data = None: must be the folder of the data sets", argument="data")
+    return profile.data
 
 
 def data_file(profile: Profile, name: str) -> Path:
-    """A file of the data folder."""
-    if profile.data is None:
-        raise UserValueError("data = None: must be the folder of the data sets", argument="data")
-    path = profile.data / name
+    """Return the path of a file in the data folder."""
+    path = data_folder(profile) / name
     if not path.is_file():
         raise UserValueError(
-            f"data = {str(profile.data)!r}: has no {name}; docs/experiments.md says what it holds",
+            f"data = {str(profile.data)!r}: has no {name}; docs/experiments.md describes the file",
             argument="data",
         )
     return path

@@ -1,8 +1,8 @@
-"""The experiments that `dpmd-fast experiment` can run, by name.
+"""The experiments of `dpmd-fast experiment`, by name.
 
 An experiment is a function ``run(folder, quick, seeds, data)`` that writes its tables and figures into the
-folder and returns their paths; `framework.Experiment` makes one. It is entered here with its place, which is
-imported when it is run:
+folder and returns their paths; `framework.Experiment` makes one. It is registered here by its location, which
+is imported when the experiment runs:
 
     EXPERIMENTS["circle"] = Entry("error against n", "dpmd_fast.lab.experiments.synthetic:CIRCLE.run")
 """
@@ -20,7 +20,7 @@ Run = Callable[[str, bool, "int | None", "str | None"], Sequence[str]]
 
 
 class Entry(NamedTuple):
-    """What an experiment shows, in half a line, and where its function is: ``module:name``."""
+    """A summary of half a line, and the location of the function: ``module:name``."""
 
     summary: str
     place: str
@@ -53,17 +53,10 @@ EXPERIMENTS: dict[str, Entry] = {
 
 
 def find(name: str) -> Run:
-    """The function of an experiment.
-
-    Raises
-    ------
-    ValueError
-        If there is none of that name; the message lists those that there are.
-    """
+    """Return the function of an experiment; refuse an unknown name with a list of those that exist."""
     if name not in EXPERIMENTS:
-        if not EXPERIMENTS:
-            raise UserValueError(f"experiment {name!r}: this version has no experiments")
-        raise UserValueError(f"experiment {name!r}: must be one of {', '.join(EXPERIMENTS)}")
+        known = f"must be one of {', '.join(EXPERIMENTS)}" if EXPERIMENTS else "this version has none"
+        raise UserValueError(f"experiment {name!r}: {known}")
     module, _, attributes = EXPERIMENTS[name].place.partition(":")
     found: Any = importlib.import_module(module)
     run: Run = functools.reduce(getattr, attributes.split("."), found)

@@ -1,14 +1,14 @@
 """Clustering of single cells before and after denoising (Tables 1 and S4), and what a guarantee costs there.
 
-The appendix's protocol: library size, logarithm, scaling; min(500, ceil(2 sqrt n)) cells as queries, at most
-5,000 of the others as references; h and d by local geometry (see `real_data`); (epsilon, delta)/queries for
-each query of the paper's route; k-means with as many clusters as there are types among the queries. The
-number of queries at most, the clustering and the number of steps (1) are not in the paper.
+The protocol is that of the appendix: library size, logarithm, scaling; min(500, ceil(2 sqrt n)) cells are
+queries, at most 5,000 of the others references; h and d by local geometry (see `real_data`); each query of
+the paper's route gets (epsilon, delta)/queries; k-means with as many clusters as the queries have types.
+The limit on the number of queries, the clustering and the number of steps (1) are ours.
 
 Noise on D x D matrices cannot be drawn for 20,000 genes. So the 2,000 genes of largest variance, their means
-and deviations, and 10 principal components are taken from the queries, which are public, and everything
-happens in these 10 coordinates. PCA of all cells, which is not private, is shown beside it. Library sizes are
-brought to the median of the queries', and not of all cells, for which no budget would pay.
+and standard deviations, and 10 principal components are computed from the queries, which are public, and all
+methods work in these 10 coordinates. PCA of all cells, which is not private, is shown for comparison. Library
+sizes are normalised to the median of the queries: no budget pays for the median of all cells.
 """
 
 from __future__ import annotations
@@ -24,20 +24,11 @@ from numpy.typing import NDArray
 
 from dpmd_fast import Budget
 from dpmd_fast.errors import UserValueError
+from dpmd_fast.lab.datasets import Floats
 from dpmd_fast.lab.experiments import single_cell_report
 from dpmd_fast.lab.experiments.framework import Experiment, Profile, Row, Tables, Value
-from dpmd_fast.lab.experiments.real_data import (
-    PAPER_DELTA,
-    SMALL_DELTA,
-    Floats,
-    Geometry,
-    Moved,
-    PaperRoute,
-    atlas,
-    data_file,
-    direct,
-    quietly,
-)
+from dpmd_fast.lab.experiments.methods import PAPER_DELTA, SMALL_DELTA, Moved
+from dpmd_fast.lab.experiments.real_data import PaperRoute, Run, atlas, data_file, data_folder, direct
 from dpmd_fast.metrics import clustering_scores, neighborhood_purity
 
 if TYPE_CHECKING:
@@ -76,37 +67,19 @@ def measure(item: Row, profile: Profile) -> Tables:
     Z, Y = view(values[queries]), view(values[references])
     about = {"cells": len(cells.values), "references": len(Y), "queries": len(Z), "types": len(set(types))}
     rows: list[dict[str, Value]] = []
-    for method, epsilon, delta, run in _methods(
-        Z, Y, _of_all(path)[queries], _of_all(path)[references], profile
-    ):
-        moved = quietly(run)
-        rows.append(
-            {
-                **about,
-                "method": method,
-                "epsilon": epsilon,
-                "delta": delta,
-                "holds": moved.holds,
-                **_scores(moved.points, types, seed),
-                "moved": moved.share,
-                "bandwidth": moved.geometry.bandwidth,
-                "dim": moved.geometry.dim,
-                "noise": moved.noise,
-                "C": moved.constant,
-            }
-        )
+    for run in _runs(Z, Y, _of_all(path)[queries], _of_all(path)[references], profile):
+        moved, settings = run()
+        rows.append({**about, **settings, **_scores(moved.points, types, seed)})
     return {"results": rows}
 
 
-def _methods(
-    Z: Floats, Y: Floats, Z_all: Floats, Y_all: Floats, profile: Profile
-) -> Iterator[tuple[str, float | None, float | None, Callable[[], Moved]]]:
-    nowhere = Geometry(math.nan, 0)
+def _runs(Z: Floats, Y: Floats, Z_all: Floats, Y_all: Floats, profile: Profile) -> Iterator[Run]:
     route = PaperRoute.fit(Y, Z)
-    yield "Original", None, None, lambda: Moved(Z, 0.0, "nothing released", nowhere)
-    yield "Nonprivate-MD", None, None, route.nonprivate
-    yield "paper's route, C = 1", 1.0, PAPER_DELTA, lambda: route.private(1.0, PAPER_DELTA, "per-query")
-    yield (
+
+    yield Run("Original", None, None, lambda: Moved(Z, 0.0, "nothing released"))
+    yield Run("Nonprivate-MD", None, None, route.nonprivate)
+    yield Run("paper's route, C = 1", 1.0, PAPER_DELTA, lambda: route.private(1.0, PAPER_DELTA, "per-query"))
+    yield Run(
         "paper's route, C found",
         1.0,
         PAPER_DELTA,
@@ -115,29 +88,30 @@ def _methods(
     budgets = [(1.0, PAPER_DELTA)]
     budgets += [(epsilon, SMALL_DELTA) for epsilon in (QUICK_EPSILONS if profile.quick else EPSILONS)]
     for epsilon, delta in budgets:
-        budget = Budget(epsilon, delta)
-        yield "certified direct", epsilon, delta, functools.partial(direct, Y, Z, budget)
-        yield "atlas", epsilon, delta, functools.partial(atlas, Y, Z, budget)
-    yield "Original, PCA of all cells", None, None, lambda: Moved(Z_all, 0.0, "not private", nowhere)
-    yield "Nonprivate-MD, PCA of all cells", None, None, lambda: PaperRoute.fit(Y_all, Z_all).nonprivate()
+        for name, method in (("certified direct", direct), ("atlas", atlas)):
+            yield Run(name, epsilon, delta, functools.partial(method, Y, Z, Budget(epsilon, delta)))
+    yield Run("Original, PCA of all cells", None, None, lambda: Moved(Z_all, 0.0, "not private"))
+    yield Run(
+        "Nonprivate-MD, PCA of all cells", None, None, lambda: PaperRoute.fit(Y_all, Z_all).nonprivate()
+    )
 
 
 def split(n: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of the queries, and of the references."""
+    """Return the rows of the queries and those of the references."""
     order = np.random.default_rng(seed).permutation(n)
     m = min(MOST_QUERIES, math.ceil(2.0 * math.sqrt(n)))
     return np.sort(order[:m]), np.sort(order[m : m + MOST_REFERENCES])
 
 
 def reduction(values: Floats) -> Callable[[Floats], Floats]:
-    """Scaling and principal components of some cells, as a map for any."""
+    """Fit scaling and principal components to some cells; return the map for any cells."""
     deviations = values.std(axis=0)
     genes = np.sort(np.argsort(-deviations, kind="stable")[:GENES])
     genes = genes[deviations[genes] > 0.0]
     center, scale = values[:, genes].mean(axis=0), deviations[genes]
 
     def scaled(cells: Floats) -> Floats:
-        return np.clip((cells[:, genes] - center) / scale, -CLIP, CLIP)
+        return np.asarray(np.clip((cells[:, genes] - center) / scale, -CLIP, CLIP))
 
     own = scaled(values)
     middle = own.mean(axis=0)
@@ -159,15 +133,13 @@ def _scores(points: Floats, types: NDArray[np.int64], seed: int) -> dict[str, Va
 
 
 def _files(profile: Profile) -> list[Path]:
-    """The paper's sets first, then the others; in a quick run the small ones."""
-    folder = profile.data
-    if folder is None:
-        raise UserValueError("data = None: must be the folder of the data sets", argument="data")
+    """List the paper's sets first, then the others; in a quick run, only the small ones."""
+    folder = data_folder(profile)
     found = [path for path in sorted(folder.glob("*.npz")) if path.stem not in NOT_CELLS]
     if not found:
         raise UserValueError(
             f"data = {str(folder)!r}: has no set of cells, NAME.npz with X and labels; docs/experiments.md "
-            "says what they hold",
+            "describes the files",
             argument="data",
         )
     found.sort(key=lambda path: (PAPERS.index(path.stem) if path.stem in PAPERS else len(PAPERS), path.stem))
@@ -197,12 +169,12 @@ def _cells(path: Path) -> Cells:
 
 
 def _kind(name: str, X: Any) -> str:
-    """Known for the sets that are not counts; others are counts if no value is below 0."""
+    """Look up the sets that are not counts; others are counts if no value is negative."""
     return KINDS.get(name, "counts" if X.min() >= 0 else "log")
 
 
 def logarithms(X: Floats, kind: str, public: NDArray[np.int64] | None = None) -> Floats:
-    """Logarithms of counts brought to the median library size of the cells `public`, by default of all.
+    """Normalise counts to the median library size of the cells `public` (default: all) and take log(1 + x).
 
     Logarithms and embeddings stay as they are.
     """
@@ -217,7 +189,7 @@ def logarithms(X: Floats, kind: str, public: NDArray[np.int64] | None = None) ->
 
 @functools.lru_cache(maxsize=1)
 def _of_all(path: Path) -> Floats:
-    """All cells in the components of all cells; the same for each seed, so it is kept."""
+    """Return all cells in the principal components of all cells, cached for all seeds."""
     cells = _cells(path)
     values = logarithms(cells.values, cells.kind)
     return reduction(values)(values)
@@ -233,11 +205,10 @@ def figures(tables: Tables, profile: Profile) -> Mapping[str, Figure]:
 
 SINGLE_CELL = Experiment(
     "single-cell",
-    "clusters of single cells before and after denoising (needs --data)",
     items,
     measure,
     table,
     figures,
-    (10, 2),
+    seeds=(10, 2),
     needs_data=True,
 )

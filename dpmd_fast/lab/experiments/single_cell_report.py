@@ -1,4 +1,4 @@
-"""Table and figures of the single-cell experiment, with the paper's numbers beside ours."""
+"""Table and figures of the single-cell experiment, with the paper's numbers for comparison."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _heads() -> list[str]:
 
 
 def _noise(rows: Sequence[Row], sets: Iterable[str]) -> str:
-    """Medians over the seeds: settings of the paper's route and the scale of its noise."""
+    """Tabulate medians over the seeds: settings of the paper's route and the scale of its noise."""
     lines = []
     for name in sets:
         own = [row for row in rows if row["set"] == name]
@@ -133,9 +133,9 @@ def _noise(rows: Sequence[Row], sets: Iterable[str]) -> str:
 
 
 def _move(row: Row) -> float:
-    """What the C found stands for: C/(n h^(d-1)), in units of h."""
+    """Return the change that the C found stands for, C/(n h^(d-1)), in units of h."""
     n, h, d, C = (float(row[column]) for column in ("references", "bandwidth", "dim", "C"))  # type: ignore[arg-type]
-    return C / (n * h**d)
+    return float(C / (n * h**d))
 
 
 def _cost(rows: Sequence[Row], sets: Iterable[str]) -> str:
@@ -143,15 +143,22 @@ def _cost(rows: Sequence[Row], sets: Iterable[str]) -> str:
     methods = ("certified direct", "atlas")
     lines = []
     for name in sets:
-        line: list[Any] = [name, *(_told(rows, name, method, None, None) for method in PAPER_METHODS[:2])]
-        line += [_told(rows, name, method, epsilon, 1e-6) for method in methods for epsilon in epsilons]
+        line: list[Any] = [
+            name,
+            *(_ari_and_share(rows, name, method, None, None) for method in PAPER_METHODS[:2]),
+        ]
+        line += [
+            _ari_and_share(rows, name, method, epsilon, 1e-6) for method in methods for epsilon in epsilons
+        ]
         lines.append(line)
     heads = ["set", *PAPER_METHODS[:2]]
     heads += [f"{method}, epsilon = {epsilon:g}" for method in methods for epsilon in epsilons]
     return markdown(heads, lines) + "\nIn brackets the share of the queries that were moved.\n"
 
 
-def _told(rows: Sequence[Row], name: str, method: str, epsilon: float | None, delta: float | None) -> str:
+def _ari_and_share(
+    rows: Sequence[Row], name: str, method: str, epsilon: float | None, delta: float | None
+) -> str:
     ari = statistics.fmean(_values(rows, name, method, "ari", epsilon, delta))
     moved = statistics.fmean(_values(rows, name, method, "moved", epsilon, delta))
     return f"{ari:.3f}" if method == "Original" else f"{ari:.3f} ({100.0 * moved:.0f} %)"
@@ -162,7 +169,7 @@ def figures(rows: Sequence[Row], profile: Profile) -> Mapping[str, Figure]:
 
 
 def _scores(rows: Sequence[Row], profile: Profile) -> Figure:
-    """ARI of each set and method with standard errors; the paper's as diamonds."""
+    """Draw the ARI of each set and method with standard errors; the paper's values are diamonds."""
     sets = list(dict.fromkeys(str(row["set"]) for row in rows))
     shown = [(method, delta) for method, delta in COLUMNS if "PCA" not in method and delta != 0.1]
     shown[2:2] = [("paper's route, C = 1", 0.1), ("paper's route, C found", 0.1)]
@@ -196,7 +203,7 @@ def _scores(rows: Sequence[Row], profile: Profile) -> Figure:
 
 
 def _curves(rows: Sequence[Row], profile: Profile) -> Figure:
-    """ARI of the certified routes against epsilon, between Original and Nonprivate-MD."""
+    """Draw the ARI of the certified routes against epsilon, with Original and Nonprivate-MD as levels."""
     sets = list(dict.fromkeys(str(row["set"]) for row in rows))
     across = min(5, len(sets))
     down = math.ceil(len(sets) / across)
@@ -242,7 +249,7 @@ def _curves(rows: Sequence[Row], profile: Profile) -> Figure:
 def _values(
     rows: Sequence[Row], name: str, method: str, column: str, epsilon: float | None, delta: float | None
 ) -> list[float]:
-    """A column over the seeds; methods without a budget have no epsilon."""
+    """Return a column over the seeds; methods without a budget have no epsilon."""
     return [
         float(row[column])  # type: ignore[arg-type]
         for row in rows
@@ -266,7 +273,7 @@ def _error(values: Sequence[float]) -> float:
 
 
 def mean_and_error(values: Sequence[float]) -> str:
-    """As in the paper: mean (standard error)."""
+    """Format as in the paper: mean (standard error)."""
     return f"{statistics.fmean(values):.3f} ({_error(values):.3f})"
 
 

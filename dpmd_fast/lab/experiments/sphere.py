@@ -1,7 +1,7 @@
 """The sphere S^2 in R^D for D up to 100: error, average ball size and run time against D (Figures 1D and S3).
 
-n = 30,000 and sigma = 0.3 as in the paper, 1,000 queries, one step, epsilon = 1. Times are those of fitting
-and moving all queries, kernels compiled before; processor time is the sum over all cores.
+n = 30,000 and sigma = 0.3 as in the paper, 1,000 queries, one step, epsilon = 1. Times are for fitting and
+moving all queries with compiled kernels; processor time is the sum over all cores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.lab.datasets import NOISES, sphere
 from dpmd_fast.lab.experiments.figures import BLUE, INK, Look, canvas, curve, legend_below, log_errors
 from dpmd_fast.lab.experiments.framework import Experiment, Profile, Row, Tables, intervals, markdown
-from dpmd_fast.lab.experiments.methods import GRID, LOOKS, Case, compare
+from dpmd_fast.lab.experiments.methods import GRID, LOOKS, Case, compare, guarantees
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +45,7 @@ def items(profile: Profile) -> list[Row]:
 
 def measure(item: Row, profile: Profile) -> Tables:
     D, seed, noise = int(item["D"]), int(item["seed"]), str(item["noise"])  # type: ignore[arg-type]
-    # in a random subspace: coordinates must not know about the manifold
+    # in a random subspace: the axes must not align with the manifold
     shape = sphere(D, rotation=np.random.default_rng([D, seed]))
     n, m = _sizes(profile)
     compare(Case.draw(shape, 2_000, D + 50, SIGMA, noise, seed), METHODS.items())  # compiles what D needs
@@ -60,11 +60,10 @@ def measure(item: Row, profile: Profile) -> Tables:
 def table(tables: Tables, profile: Profile) -> str:
     n, m = _sizes(profile)
     rows = tables["results"]
-    holds = {str(row["method"]): str(row["holds"]) for row in rows}
     parts = [
         f"# Sphere in R^D, n = {n:,}, sigma = {SIGMA}, epsilon = 1\n\nMean ± half of the 95 % interval over "
         f"{profile.seeds} seeds; {m:,} queries. Ball: references within the paper's h of a reference.\n"
-        "Guarantees: " + "; ".join(f"{method}: {word}" for method, word in holds.items()) + ".\n"
+        + guarantees(rows)
     ]
     for noise in NOISES:
         some = [row for row in rows if row["noise"] == noise]
@@ -125,12 +124,4 @@ def _sizes(profile: Profile) -> tuple[int, int]:
     return (3_000, 150) if profile.quick else (30_000, 1_000)
 
 
-SPHERE = Experiment(
-    "sphere",
-    "a sphere in up to 100 dimensions: error, ball size, time",
-    items,
-    measure,
-    table,
-    figures,
-    (5, 1),
-)
+SPHERE = Experiment("sphere", items, measure, table, figures, seeds=(5, 1))

@@ -1,8 +1,8 @@
 """Circle, torus and Swiss roll: errors of all methods against n and against sigma (Section 5 of the paper).
 
-The grids are those of the paper's parameter table. It does not say which sigma goes with the grid of n and
-which n with that of sigma, nor the number of queries and steps: here n = 30,000, sigma = 0.1 (circle) and
-0.15, 1,000 queries and one step; the sizes of the shapes are in `manifolds`.
+The grids are those of the paper's parameter table. It does not say which sigma goes with the grid of n,
+which n with that of sigma, nor the number of queries and steps: here sigma = 0.1 (circle) or 0.15, n =
+30,000, 1,000 queries and one step. The sizes of the shapes are in `lab.datasets`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dpmd_fast.lab.datasets import NOISES, Array, Shape, make_shape
+from dpmd_fast.lab.datasets import NOISES, Floats, Shape, make_shape
 from dpmd_fast.lab.experiments.figures import GREY, INK, canvas, curve, legend_below, log_errors
 from dpmd_fast.lab.experiments.framework import Experiment, Profile, Row, Tables, intervals, markdown
-from dpmd_fast.lab.experiments.methods import DESCENT_QUERIES, GRID, LOOKS, Case, compare
+from dpmd_fast.lab.experiments.methods import DESCENT_QUERIES, GRID, LOOKS, Case, compare, guarantees
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ SHOWN = (
 
 
 class Grid(NamedTuple):
-    """The settings of one shape; the middle ones stay fixed while the other number changes."""
+    """The settings of one shape: `size` stays fixed while sigma varies, and `sigma` while n does."""
 
     sizes: Sequence[int]
     sigmas: Sequence[float]
@@ -87,13 +87,12 @@ def _setting(item: Mapping[str, Any]) -> tuple[int, float, str, int]:
 
 
 def table(name: str, tables: Tables, profile: Profile) -> str:
-    """One table for each noise and each distance: settings down, methods across."""
+    """Return one table for each noise and each distance: settings down, methods across."""
     rows = tables["results"]
-    holds = {str(row["method"]): str(row["holds"]) for row in rows}
     parts = [
         f"# {name}: errors at epsilon = 1\n\nMean ± half of the 95 % interval over {profile.seeds} seeds; "
         f"each is the mean over {grid_of(name, profile).queries:,} queries (GD: at most {DESCENT_QUERIES}).\n"
-        "Guarantees: " + "; ".join(f"{method}: {word}" for method, word in holds.items()) + ".\n"
+        + guarantees(rows)
     ]
     for noise in NOISES:
         for metric, what in METRICS.items():
@@ -158,7 +157,7 @@ def _errors(name: str, rows: Sequence[Row], profile: Profile) -> Figure:
 
 
 def _points(name: str, rows: Sequence[Row], grid: Grid) -> Figure:
-    """Raw and moved queries; of a surface also a section that shows how far off they are."""
+    """Draw raw and moved queries; for a surface also a section that shows their distances to it."""
     shape = make_shape(name)
     solid = shape.ambient == 3
     curves = _section(name, _outline(name))
@@ -188,13 +187,13 @@ def _points(name: str, rows: Sequence[Row], grid: Grid) -> Figure:
     return figure
 
 
-def _gathered(rows: Sequence[Row], method: str, shape: Shape) -> Array:
+def _gathered(rows: Sequence[Row], method: str, shape: Shape) -> Floats:
     chosen = [[row["xyz"[j]] for j in range(shape.ambient)] for row in rows if row["method"] == method]
     return np.array(chosen, dtype=np.float64)
 
 
-def _outline(name: str) -> Array:
-    """Points along the curve that the section of a shape is."""
+def _outline(name: str) -> Floats:
+    """Return points along the curve that is the section of a shape."""
     t = np.linspace(0.0, 2.0 * np.pi, 400)
     if name == "circle":
         return np.column_stack([np.cos(t), np.sin(t)])
@@ -204,8 +203,8 @@ def _outline(name: str) -> Array:
     return np.column_stack([t * np.cos(t), np.zeros_like(t), t * np.sin(t)])
 
 
-def _section(name: str, points: Array) -> Array:
-    """Of the torus distance to the axis and height, of the roll the plane that it is rolled up in."""
+def _section(name: str, points: Floats) -> Floats:
+    """Project points: torus to (distance to the axis, height), roll to the plane it is rolled up in."""
     if name == "circle":
         return points
     if name == "torus":
@@ -213,10 +212,9 @@ def _section(name: str, points: Array) -> Array:
     return points[:, [0, 2]]
 
 
-def _experiment(name: str, summary: str) -> Experiment:
+def _experiment(name: str) -> Experiment:
     return Experiment(
         name,
-        summary,
         functools.partial(items, name),
         functools.partial(measure, name),
         functools.partial(table, name),
@@ -225,6 +223,4 @@ def _experiment(name: str, summary: str) -> Experiment:
     )
 
 
-CIRCLE = _experiment("circle", "a circle: errors of all methods against n and sigma")
-TORUS = _experiment("torus", "the same on a torus")
-SWISS_ROLL = _experiment("swiss-roll", "the same on a Swiss roll")
+CIRCLE, TORUS, SWISS_ROLL = (_experiment(name) for name in FULL)

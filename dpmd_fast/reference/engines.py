@@ -1,8 +1,8 @@
-"""References that an engine holds: Dask, Spark, or any other that maps batches.
+"""References held by an engine: Dask, Spark, or any other that maps batches.
 
-A release is a sum over records. The engine makes partial sums where the records are, `merge_sums` adds them
-up, and the noise is added once, where the release was asked for. Workers see tasks made of public and
-released values; they never see a budget or entropy.
+A release is a sum over records. The engine computes partial sums where the records are, `merge_sums` adds
+them up, and the client adds the noise once. Workers see tasks made of public and released values; they never
+see a budget or entropy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def lazy_transform(Z: object) -> Callable[[Any, Any], Any] | None:
-    """The function that sends an atlas to where the points are, for what an engine holds."""
+    """Return the function that transforms points held by an engine; None if no engine holds `Z`."""
     if is_of(Z, "dask.array", "Array") or is_of(Z, "dask.dataframe", "DataFrame"):
         from dpmd_fast.reference.sources.dask import transform_dask
 

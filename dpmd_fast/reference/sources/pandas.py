@@ -13,7 +13,7 @@ from dpmd_fast.reference.sources.base import ReferenceSource
 
 
 class PandasSource(ReferenceSource):
-    """A DataFrame, read through its own columns: as Arrow, a column of objects would be guessed at."""
+    """A DataFrame, read column by column: conversion to Arrow would guess the type of object columns."""
 
     def __init__(self, frame: Any, columns: tuple[str, ...] | None, batch_rows: int | None) -> None:
         names = [str(name) for name in frame.columns]

@@ -21,7 +21,7 @@ from dpmd_fast.arguments import (
 )
 from dpmd_fast.columns import check_unique, names_of
 from dpmd_fast.errors import UserTypeError, UserValueError
-from dpmd_fast.reference.local_pca import Floats, denoise, fit_reference, like_queries
+from dpmd_fast.reference.local_pca import Floats, denoise, fit_reference, in_query_type
 
 
 def paper_bandwidth(n: int, dim: int, sigma: float) -> float:
@@ -83,7 +83,7 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         queries = self._validated(X, reset=False)
         points, self.status_ = denoise(self._fitted, queries, checked_steps(self.steps))
-        return like_queries(points, queries, self.status_)
+        return in_query_type(points, queries, self.status_)
 
     def _validated(self, X: ArrayLike, **options: Any) -> Any:
         """What scikit-learn makes of `X`; of its messages those that show values are cut short."""

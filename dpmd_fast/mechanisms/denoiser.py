@@ -33,7 +33,7 @@ from dpmd_fast.mechanisms.spend import LedgerArgument, Mechanism, Terms, check_p
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded, resolve_steps
 from dpmd_fast.privacy.guarantee import warn_large_delta
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.reference.local_pca import FittedReference, Floats, fit_reference, like_queries
+from dpmd_fast.reference.local_pca import FittedReference, Floats, fit_reference, in_query_type
 from dpmd_fast.reference.sources.base import ReferenceSource
 from dpmd_fast.reference.sources.open import is_table_or_file, open_reference
 from dpmd_fast.reference.sources.validity import check_valid
@@ -175,7 +175,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             points = self._with_projectors(self._fitted, queries, terms, steps, constant)
         else:
             points = self._with_moments(self._fitted, queries, terms, steps)
-        return like_queries(points, queries, self.status_)
+        return in_query_type(points, queries, self.status_)
 
     def _with_projectors(
         self, fitted: FittedReference, queries: Points, terms: Terms, steps: int, constant: float

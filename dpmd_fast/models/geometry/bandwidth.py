@@ -44,7 +44,7 @@ from dpmd_fast.models.geometry.tuning import (
 )
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
-from dpmd_fast.privacy.lattice import contributions_apart
+from dpmd_fast.privacy.lattice import relative_sensitivity
 
 
 class BandwidthSearch:
@@ -84,7 +84,7 @@ class BandwidthSearch:
     ) -> None:
         self.points, self.dim = Z, dim
         self._n, self._mu, self._cover, self._n_threads = n, mu, cover, n_threads
-        self._apart = contributions_apart(adjacency)
+        self._apart = relative_sensitivity(adjacency)
         self._known: dict[float, SignalPrediction] = {}
         rms = rms_radius(Z)
         largest = 0.5 * rms

@@ -1,12 +1,14 @@
-"""Every tuned constant of the atlas, with where it comes from.
+"""Every tuned constant of the atlas, and where it comes from.
 
-[recipe]  chosen together, the best of about 60 variants of a prototype on six shapes (circle, torus with two
-          noise levels, Swiss roll, spheres in R^20 and R^100) at epsilon = 1, delta = 0.1 and 1e-6, four seeds.
-[rule]    fitted to the errors of this code on the same six shapes when the choice of the bandwidth was made.
-[safety]  not tuned: keeps a number away from where it would break something.
+[recipe]  chosen together: the best of about 60 variants of a prototype on six shapes (circle, torus with two
+          noise levels, Swiss roll, spheres in R^20 and R^100) at epsilon = 1, delta = 0.1 and 1e-6, with
+          four seeds.
+[rule]    fitted to the errors of this code on the same six shapes, when the rule that chooses the bandwidth
+          was made.
+[safety]  not tuned: keeps a number away from where something would break.
 
-`python benchmarks/accuracy.py` measures the six shapes and four that were held out. S / s is the median mass
-of an anchor over the deviation of its noise.
+`python benchmarks/accuracy.py` measures the six shapes and four held-out ones. S / s is the median mass of an
+anchor over the deviation of its noise.
 """
 
 from __future__ import annotations

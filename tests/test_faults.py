@@ -20,8 +20,8 @@ import pytest
 
 from dpmd_fast import Atlas, Budget, Ledger, Preprocessor, release_atlas, release_moments
 from dpmd_fast.cli import main
-from dpmd_fast.cli.reference import open_private
 from dpmd_fast.privacy.ledger.charge import Charge
+from dpmd_fast.reference.sources.files import open_files
 from dpmd_fast.tables.files import transform_file
 
 ROWS = 6011  # a number that nothing else has
@@ -467,7 +467,7 @@ def test_a_reference_that_keeps_its_shape_may_change_unnoticed(here, monkeypatch
             pq.write_table(xy(points), name)
 
     def released():
-        source = open_private([f"reference.{suffix}"], None)
+        source = open_files([f"reference.{suffix}"], None)
         budget = Budget(1.0, 1e-6)
         return release_moments(source, Z[:5], bandwidth=0.6, budget=budget, seed=1).values
 

@@ -17,7 +17,7 @@ from dpmd_fast.arguments import Points
 from dpmd_fast.errors import UserMemoryError
 from dpmd_fast.kernels.eigen.tridiagonal import top_subspaces
 from dpmd_fast.kernels.jit import threads
-from dpmd_fast.kernels.projectors import LocalGeometry, local_geometry, room_for, toward
+from dpmd_fast.kernels.projectors import LocalGeometry, geometry_buffers, local_geometry, project_to_planes
 from dpmd_fast.kernels.search.index import BallIndex, build_index, visiting_order
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.status import FAILED, NO_NEIGHBOR, OK, words_of
@@ -95,7 +95,7 @@ def denoise(
     padded = fitted.bases.shape[2]
     block = max(8, _BLOCK_BYTES // (8 * padded * padded))
     order = visiting_order(fitted.index, moved)
-    room = room_for(min(block, len(Z)), padded)
+    room = geometry_buffers(min(block, len(Z)), padded)
     with threads(fitted.n_threads):
         for start in range(0, len(Z), block):
             _denoise_block(fitted, moved, codes, order[start : start + block], steps, release, room)
@@ -140,7 +140,7 @@ def _denoise_block(
         last = step == steps - 1
         tangents = _last_released(kept_tangents, alive, tangents, seen.has_projector, last)
         means = _last_released(kept_means, alive, seen.means, seen.has_mean, last)
-        moved[queries[alive]] = toward(X, means, tangents, fitted.n_threads)
+        moved[queries[alive]] = project_to_planes(X, means, tangents, fitted.n_threads)
         finite = np.isfinite(X).all(axis=1)
         if not finite.all():
             codes[queries[alive[~finite]]] = FAILED

@@ -143,6 +143,6 @@ def _advice(signal: float, rounds: int, enough: float, budget: Budget, hopeless:
     if signal >= 3.0 and not hopeless:
         return f"Signal for one round only; three rounds need epsilon = {enough:.3g} or more records."
     return (
-        f"Hardly any chart would stand out of the noise at epsilon = {budget.epsilon:g}: do not spend; use a "
+        f"Hardly any chart would stand out from the noise at epsilon = {budget.epsilon:g}: do not spend; use a "
         f"larger bandwidth, more records or epsilon = {enough:.3g}."
     )

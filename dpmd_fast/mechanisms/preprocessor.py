@@ -24,9 +24,9 @@ from dpmd_fast.models.preprocessor import (
     Logs,
     Preprocessor,
     chosen_logs,
+    invalid_to_nan,
     is_skewed,
     label,
-    validity,
 )
 from dpmd_fast.models.quantiles import cumulative, fitted_counts, median_and_mad, quantile
 from dpmd_fast.privacy.budget import Budget
@@ -130,7 +130,7 @@ def private_preprocessor(
     choices = chosen_logs(log, names, D)
     plan = nested_lattice(budget.mu, D, bins, adjacency)
     grids = [_grid(label(names, place), *limits[place], bins, choices[place]) for place in range(D)]
-    counted = MappedSource(source, validity(np.array([choice is True for choice in choices])))
+    counted = MappedSource(source, invalid_to_nan(np.array([choice is True for choice in choices])))
     public_rows = source.rows if adjacency == "replace-one" else None
     if public_rows is not None:
         _check_accuracy(public_rows, D, budget, bins)

@@ -240,7 +240,7 @@ def test_numbers_that_are_too_large_are_refused_by_name(pattern, call):
 
 
 def test_an_object_that_fails_in_scikit_learn_is_not_quoted():
-    refused("^X: cannot be made an array", lambda: ManifoldDenoiser(1.0, 1).fit(Broken()))
+    refused("^X: cannot be converted to an array", lambda: ManifoldDenoiser(1.0, 1).fit(Broken()))
 
 
 @pytest.mark.parametrize(

@@ -58,15 +58,6 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def here(files, tmp_path, monkeypatch):
-    """A copy of the files, to work in."""
-    folder = tmp_path / "work"
-    shutil.copytree(files, folder)
-    monkeypatch.chdir(folder)
-    return folder
-
-
 def script(code, *arguments, within=(), cwd=None, **environment):
     """Run Python code in a process of its own."""
     return subprocess.run(

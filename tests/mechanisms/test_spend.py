@@ -87,13 +87,6 @@ CERTIFIED = ("moments", "atlas", "direct", "preprocessing")
 every = pytest.mark.parametrize("route", ROUTES)
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    made = Ledger(tmp_path / "ledger.db")
-    made.create("people", 3.0, 1e-6)
-    return made
-
-
 HURT = np.vstack([Y, [[np.nan, 0.0]]])
 #: What can be wrong with a release, in the order in which it is looked at: options, and what is said of it.
 FAULTS = {

@@ -228,7 +228,18 @@ def as_type(column: Any, dtype: np.dtype[Any]) -> Any:
 
 def values(column: Any) -> Points:
     """Return an Arrow column of floats as an array: a view if possible, with NaN where a value is missing."""
+    if len(column) and not column.null_count and hasattr(column, "buffers"):  # to_numpy() imports pandas
+        dtype = np.dtype(column.type.to_pandas_dtype())
+        return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
     return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def arrow_array(numbers: Points) -> Any:
+    """Return contiguous floats as an Arrow array over the same memory."""
+    import pyarrow as pa
+
+    buffers = [None, pa.py_buffer(numbers)]  # pa.array() would import pandas
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), buffers)
 
 
 def arrow_block(columns: Iterable[Any], dtype: np.dtype[Any]) -> Points:

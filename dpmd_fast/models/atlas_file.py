@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dpmd_fast.arguments import check_range, checked, checked_bandwidth, checked_integer, shown
 from dpmd_fast.atomic import atomic_write
+from dpmd_fast.columns import values as values_of
 from dpmd_fast.errors import UserFileNotFoundError, UserValueError
 from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.models.geometry.layers import Layer, Subspace
@@ -163,8 +164,8 @@ def _opened(data: bytes) -> tuple[bytes, Arrays]:
         if name is None or name in arrays:
             raise UserValueError("is not a valid atlas: the names of its arrays are not unique")
         try:
-            flat = row.values.to_numpy()  # refuses nulls
-            whole = len(flat) == math.prod(shape) and min(shape) >= 1
+            flat = values_of(row.values)
+            whole = not row.values.null_count and len(flat) == math.prod(shape) and min(shape) >= 1
         except Exception:
             whole = False
         if not whole:

@@ -13,26 +13,26 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, ndtr, ndtri
 
 from dpmd_fast.arguments import checked
 from dpmd_fast.errors import UserValueError
 
+_BEYOND_FLOATS = "epsilon, delta or rho: too large or too small to be converted in floating point"
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     """Return the root of a monotone function in [low, high], to the last bits relative to the root."""
+    from scipy.optimize import brentq  # takes half a second to import: checking a claim does not need it
+
     if low == high:
         return low
     try:
         return float(brentq(function, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000))
     except (RuntimeError, ValueError):  # rounding has removed the change of sign
-        raise UserValueError(
-            "epsilon, delta or rho: too large or too small to be converted in floating point"
-        ) from None
+        raise UserValueError(_BEYOND_FLOATS) from None
 
 
 def _mills(x: float) -> float:
@@ -77,6 +77,14 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     mu = checked("mu", mu)
     epsilon = checked("epsilon", epsilon)
     return math.exp(_log_gdp_delta(mu, epsilon)) if mu > 0.0 else 0.0
+
+
+def gdp_implies(mu: float, epsilon: float, delta: float) -> bool:
+    """Return True if mu-GDP implies (epsilon, delta)-DP; all three have been checked."""
+    try:
+        return mu == 0.0 or _log_gdp_delta(mu, epsilon) <= math.log(delta)
+    except (ArithmeticError, ValueError):  # the logarithm of what was rounded to 0
+        raise UserValueError(_BEYOND_FLOATS) from None
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from dpmd_fast.arguments import checked, checked_choice, checked_integer, shown
 from dpmd_fast.errors import UserValueError
-from dpmd_fast.privacy.accounting import gdp_epsilon, gdp_mu
+from dpmd_fast.privacy.accounting import gdp_epsilon, gdp_implies, gdp_mu
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 
@@ -72,8 +72,8 @@ class Guarantee:
             raise UserValueError(
                 "conditions = (): a conditional guarantee must name its conditions", argument="conditions"
             )
-        most = gdp_mu(epsilon, delta)
-        if self.holds != "not private" and mu > most * (1.0 + 1e-9):
+        if self.holds != "not private" and not gdp_implies(mu / (1.0 + 1e-9), epsilon, delta):
+            most = gdp_mu(epsilon, delta)
             raise UserValueError(
                 f"mu = {mu!r}: (epsilon, delta) = ({epsilon:g}, {delta:g}) allows mu up to {most!r} only",
                 argument="mu",

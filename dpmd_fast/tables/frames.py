@@ -16,6 +16,7 @@ import numpy as np
 from dpmd_fast.arguments import Points, check_range
 from dpmd_fast.columns import (
     Number,
+    arrow_array,
     arrow_block,
     arrow_number_type,
     is_arrow,
@@ -110,7 +111,7 @@ class ArrowTransform:
         columns = list(part.columns)
         moved, codes = _moved(self._atlas, blocks, part.num_rows, self._chosen, n_threads, self._what)
         for position, column in zip(self._chosen, moved, strict=True):
-            columns[position] = pa.array(column)
+            columns[position] = arrow_array(column)
         return type(part).from_arrays(columns, schema=self.schema), codes
 
 

@@ -29,7 +29,7 @@ def paper_bandwidth(n: int, dim: int, sigma: float) -> float:
     n = checked_integer("n", n, minimum=2)
     dim = checked_integer("dim", dim, minimum=1)
     sigma = checked("sigma", sigma)
-    return max(5.0 * (math.log(n) / n) ** (1.0 / (dim + 1)), 2.0 * math.sqrt(sigma))
+    return max(5.0 * math.pow(math.log(n) / n, 1.0 / (dim + 1)), 2.0 * math.sqrt(sigma))
 
 
 class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):

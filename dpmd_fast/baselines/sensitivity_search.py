@@ -129,7 +129,8 @@ def empirical_sensitivity(
 
 def _weights(gaps: Floats, h: float, beta: float) -> Floats:
     """Return the kernel weights of records at the differences `gaps` (n, D) from a point."""
-    return np.maximum(0.0, 1.0 - np.einsum("ij,ij->i", gaps, gaps) / h**2) ** beta
+    weights: Floats = np.maximum(0.0, 1.0 - np.einsum("ij,ij->i", gaps, gaps) / h**2) ** beta
+    return weights
 
 
 class _Spot:
@@ -230,7 +231,8 @@ class _Spot:
         out = -lost[:, None, None] * (self.ball[removed] - self.mean)[:, None, :]
         out = out + (added[:, None] * (replacements - self.mean))[None]
         mass = self.mass - lost[:, None] + added[None, :]
-        return np.linalg.norm(out, axis=2) / np.maximum(mass, 1e-300)
+        changes: Floats = np.linalg.norm(out, axis=2) / np.maximum(mass, 1e-300)
+        return changes
 
     def _tilts(self, removed: NDArray[np.intp], replacements: Floats) -> Floats:
         """Return the first-order rotation of the tangent space by every pair."""
@@ -244,10 +246,12 @@ class _Spot:
         old = np.where(removed[:, None] >= 0, (self.ball[removed] - center) @ self.axes, 0.0)
 
         def coupling(points: Floats) -> Floats:
-            return points[:, : self.d, None] * points[:, None, self.d :] / gaps
+            coupled: Floats = points[:, : self.d, None] * points[:, None, self.d :] / gaps
+            return coupled
 
         turns = coupling(new)[None] - coupling(old)[:, None]
-        return np.sqrt(np.einsum("ijkl,ijkl->ij", turns, turns))
+        tilts: Floats = np.sqrt(np.einsum("ijkl,ijkl->ij", turns, turns))
+        return tilts
 
     def _averaged_projector(self, Y: Floats) -> Floats:
         fitted = fit_reference(Y, self.h, self.d, self.beta, self.n_threads)

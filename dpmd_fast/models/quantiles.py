@@ -52,7 +52,8 @@ def _nearest_with_sum(values: Floats, sums: Floats) -> Floats:
 def cumulative(counts: Floats) -> Floats:
     """Return the distribution function at the edges of the bins, from 0 to 1."""
     sums = np.concatenate([[0.0], np.cumsum(counts)])
-    return sums / sums[-1]
+    ranks: Floats = sums / sums[-1]
+    return ranks
 
 
 def quantile(edges: Floats, ranks: Floats, rank: float) -> float:

@@ -53,7 +53,7 @@ class FittedReference:
 
     @property
     def dim(self) -> int:
-        return self.bases.shape[1]
+        return int(self.bases.shape[1])
 
     @property
     def columns(self) -> int:

@@ -102,7 +102,8 @@ def _chart_weights(points: Floats, centers: Floats, h: float) -> Floats:
     """Return kernel weights (m, K) of charts at points; the kernel reaches beyond h to the nearest chart."""
     gaps = cdist(points, centers, "sqeuclidean")
     reach = np.maximum(h * h, CORRECTION_REACH * gaps.min(axis=1, keepdims=True))
-    return np.maximum(0.0, 1.0 - gaps / reach) ** 2
+    weights: Floats = np.maximum(0.0, 1.0 - gaps / reach) ** 2
+    return weights
 
 
 def simulated_noise(release: FirstRelease, field: Field, points: Floats, dim: int) -> float:

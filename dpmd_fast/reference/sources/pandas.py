@@ -41,4 +41,4 @@ class PandasSource(ReferenceSource):
             return column.astype(self.dtype, copy=False)
         if hasattr(column.dtype, "pyarrow_dtype"):
             return values(as_type(column.__arrow_array__(), self.dtype))
-        return column.to_numpy(dtype=self.dtype, na_value=np.nan)
+        return np.asarray(column.to_numpy(dtype=self.dtype, na_value=np.nan))

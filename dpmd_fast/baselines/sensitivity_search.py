@@ -246,12 +246,12 @@ class _Spot:
         old = np.where(removed[:, None] >= 0, (self.ball[removed] - center) @ self.axes, 0.0)
 
         def coupling(points: Floats) -> Floats:
-            out: Floats = points[:, : self.d, None] * points[:, None, self.d :] / gaps
-            return out
+            coupled: Floats = points[:, : self.d, None] * points[:, None, self.d :] / gaps
+            return coupled
 
         turns = coupling(new)[None] - coupling(old)[:, None]
-        sizes: Floats = np.sqrt(np.einsum("ijkl,ijkl->ij", turns, turns))
-        return sizes
+        tilts: Floats = np.sqrt(np.einsum("ijkl,ijkl->ij", turns, turns))
+        return tilts
 
     def _averaged_projector(self, Y: Floats) -> Floats:
         fitted = fit_reference(Y, self.h, self.d, self.beta, self.n_threads)

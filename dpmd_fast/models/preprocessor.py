@@ -33,7 +33,7 @@ Logs: TypeAlias = Literal["auto"] | bool | Sequence[bool] | Sequence[str]
 CLIP = 8.0  # the paper's value
 SKEWED = 0.2  # decile skewness of a lognormal column whose third standardised moment is 1
 INVALID = (
-    f"values of logged columns must also be positive; pass {DROP} to leave such values out, or "
+    f"values of logged columns must be positive as well; pass {DROP} to leave such values out, or "
     "clean the reference"
 )
 SMALLEST_SCALE = 1e-40
@@ -342,7 +342,7 @@ def label(names: tuple[str, ...] | None, place: SupportsIndex) -> str:
 
 
 def not_positive(name: str, labels: Sequence[str]) -> str:
-    return f"{name} has values that are not positive in {', '.join(labels)}, which the preprocessor logs"
+    return f"{name} has values that are not positive in {', '.join(labels)}: logged columns must be positive"
 
 
 def _items(name: str, values: Any) -> tuple[Any, ...]:

@@ -177,8 +177,8 @@ def resolve_schedule(
             argument="schedule",
         )
     shares = np.array([theta, 1.0 - theta])
-    out: NDArray[np.float64] = np.broadcast_to(shares * (per_query / t), (m, t, 2)).copy()
-    return out
+    rhos: NDArray[np.float64] = np.broadcast_to(shares * (per_query / t), (m, t, 2)).copy()
+    return rhos
 
 
 def _checked_schedule(schedule: Any, budget: Budget, shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -164,5 +164,5 @@ def noisy_sums(
     above = rounded_normals(source, K * len(j), lattice.off_diagonal, n_threads).reshape(K, len(j))
     noisy[:, j, k] += above
     noisy[:, k, j] = noisy[:, j, k]
-    values: Floats = lattice.step * noisy
-    return values
+    released: Floats = lattice.step * noisy
+    return released

@@ -563,7 +563,7 @@ def test_a_bound_name_with_tables_and_streams(ledger, tmp_path):
     assert len(ledger.history("bound")) == 5
     table = kinds(Y, tmp_path)[3]
     stream = {"on_invalid": "drop", "ledger": ledger}
-    with pytest.raises(ValueError, match="read only once: a fingerprint needs a pass"):
+    with pytest.raises(ValueError, match="read only once: a fingerprint needs an extra pass"):
         moments(reference=table.to_reader(), dataset="bound", **stream)
     moments(reference=table.to_reader(), dataset="people", **stream)
     assert len(ledger.history("people")) == 1

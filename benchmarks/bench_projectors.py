@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpmd_fast.kernels.eigen.tridiagonal import top_subspaces
-from dpmd_fast.kernels.projectors import local_geometry, toward
+from dpmd_fast.kernels.projectors import local_geometry, project_to_planes
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.tangents import local_tangents
 from dpmd_fast.privacy.entropy import open_source
@@ -30,7 +30,7 @@ class Geometry(Suite):
         local_geometry(self.index, self.bases, self.Z, 2.0, THREADS)
 
     def time_toward(self, case):
-        toward(self.points, self.means, self.tangents, THREADS)
+        project_to_planes(self.points, self.means, self.tangents, THREADS)
 
 
 class Subspaces(Suite):

@@ -1,7 +1,7 @@
-"""Checks of arguments, before any work and before any budget is spent.
+"""Argument checks, made before any work and before any budget is spent.
 
-Messages name the argument, what was given and what is allowed. About a private reference they say
-no value, no row and no count: only its type and its public shape.
+Messages name the argument, what was given and what is allowed. A message about a private reference shows its
+type and its public shape, never a value, a row or a count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST_SHOWN = 200  # characters of an argument in a message
 _SMALLEST = 1e-40
 _MOST_STEPS = 100_000
 _MOMENT_COPIES = 4  # of the sums of moments, from floats to what is released
-_LEAST_SPREAD = 1e-30  # of anchors: bandwidths and files have a smallest size
+_LEAST_SPREAD = 1e-30  # of anchors: bandwidths have a smallest value, in memory and in atlas files
 
 
 def checked(name: str, value: object, *, positive: bool = False, below: float = math.inf) -> float:
@@ -36,16 +36,16 @@ def checked(name: str, value: object, *, positive: bool = False, below: float = 
     name : str
         The argument's name, for the message.
     value : object
-        What the caller gave. Booleans, strings, arrays, NaN and infinities are refused.
+        The argument. Booleans, strings, arrays, NaN and infinities are refused.
     positive : bool
-        Refuse 0 as well; negative numbers are always refused.
+        Refuse 0 too; negative numbers are always refused.
     below : float
         Exclusive upper limit.
 
     Raises
     ------
     ValueError
-        Naming the argument, what was given and what is allowed.
+        Its message names the argument, what was given and what is allowed.
     """
     lower = "> 0" if positive else ">= 0"
     allowed = f"a finite number {lower}" + (f" and < {below:g}" if below < math.inf else "")
@@ -53,20 +53,20 @@ def checked(name: str, value: object, *, positive: bool = False, below: float = 
     if isinstance(value, Real) and not isinstance(value, bool):
         try:
             number = float(value)
-        except OverflowError:  # an integer beyond the range of floats
+        except OverflowError:  # an integer too large for a float
             number = math.inf
-        except TypeError:  # a span of time says that it is a number
+        except TypeError:  # numpy.timedelta64 registers as a number
             number = math.nan
-    # Written so that NaN fails: every comparison with it is false.
+    # NaN fails here: every comparison with NaN is false.
     if not (0.0 <= number < below and number < math.inf) or (positive and number == 0.0):
         raise UserValueError(f"{name} = {shown(value)}: must be {allowed}", argument=name)
     return number
 
 
 def shown(value: object) -> str:
-    """What a message shows of an argument: a number or a text if it is short, the type of anything else.
+    """Return the text for an argument in a message: a short number or string as it is, else its type.
 
-    An array that was given for a number may be the private reference, so its values are not shown.
+    An array passed where a number belongs may be the private reference, so its values are never shown.
     """
     exact = isinstance(value, (int, Fraction))
     if exact and max(abs(value.numerator), value.denominator).bit_length() > 256:  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ def shown(value: object) -> str:
 
 
 def checked_integer(name: str, value: object, *, minimum: int = 0, most_bits: int = 256) -> int:
-    """Return `value` as an int of at least `minimum`, or raise a ValueError that names the argument."""
+    """Return `value` as an int of at least `minimum`, or refuse it."""
     try:
         number = minimum - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -121,7 +121,7 @@ def checked_point(name: str, values: Any, columns: int) -> Points:
 
 
 def checked_geometry(bandwidth: Any, dim: Any, beta: Any, columns: int) -> tuple[float, int, float]:
-    """Bandwidth > 0, 1 <= dim < D, beta >= 2."""
+    """Return bandwidth, dim and beta; refuse them unless bandwidth > 0, 1 <= dim < D and beta >= 2."""
     h = checked_bandwidth(bandwidth)
     d = checked_integer("dim", dim, minimum=1)
     if d >= columns:
@@ -150,7 +150,7 @@ def checked_beta(beta: Any) -> float:
 
 
 def check_anchors(Z: NDArray[np.float64], dim: int | None) -> None:
-    """Refuse public points around which no atlas can be laid; `dim` is None if it is to be found."""
+    """Refuse public points from which no atlas can be made; `dim` is None for "auto"."""
     D = Z.shape[1]
     if dim is not None and dim >= D:
         raise UserValueError(
@@ -167,13 +167,13 @@ def check_anchors(Z: NDArray[np.float64], dim: int | None) -> None:
     spread = float(np.ptp(Z, axis=0).max())
     if not spread > _LEAST_SPREAD:
         raise UserValueError(
-            f"anchors span {spread:g} in their widest column: must not all be equal, and not below "
+            f"anchors span {spread:g} in their widest column: must not all be equal, and must span more than "
             f"{_LEAST_SPREAD:g}"
         )
 
 
 def checked_cover(value: object) -> float:
-    """Distance of charts in units of the bandwidth."""
+    """Return the distance between charts in units of the bandwidth, in (0, 1], or refuse it."""
     cover = checked("cover", value, positive=True)
     if cover > 1.0:
         raise UserValueError(f"cover = {shown(value)}: must be at most 1", argument="cover")
@@ -181,7 +181,7 @@ def checked_cover(value: object) -> float:
 
 
 def checked_steps(value: object, name: str = "steps") -> int:
-    """A number of repetitions, at least 1, that comes to an end."""
+    """Return a number of repetitions, at least 1 and few enough to finish, or refuse it."""
     steps = checked_integer(name, value, minimum=1)
     if steps > _MOST_STEPS:
         raise UserValueError(f"{name} = {shown(value)}: must be at most {_MOST_STEPS}", argument=name)
@@ -189,12 +189,12 @@ def checked_steps(value: object, name: str = "steps") -> int:
 
 
 def checked_threads(n_threads: Any) -> int | None:
-    """None for all threads, or an integer of at least 1."""
+    """Return None (all threads) or an integer of at least 1, or refuse it."""
     return None if n_threads is None else checked_integer("n_threads", n_threads, minimum=1)
 
 
 def checked_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    """Return `value` if it is one of a few words or numbers, or refuse it."""
+    """Return `value` if it is one of the `allowed` strings or integers, or refuse it."""
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value not in allowed:
         raise UserValueError(
             f"{name} = {shown(value)}: must be one of {', '.join(map(repr, allowed))}", argument=name
@@ -233,14 +233,16 @@ def check_range(name: str, array: Points) -> None:
 def checked_numbers(name: str, values: Any) -> Points:
     """Return `values` as an array of floats of any shape, or refuse it."""
     if isinstance(values, np.ma.MaskedArray):
-        raise UserTypeError(f"{name} is a masked array: must be a plain one, as values.filled(numpy.nan)")
+        raise UserTypeError(
+            f"{name} is a masked array: must be a plain one, for instance values.filled(numpy.nan)"
+        )
     if type(values).__module__.startswith("scipy.sparse"):
         raise UserTypeError(f"{name} is a sparse matrix: must be dense, for instance values.toarray()")
     try:
         array = np.asarray(values)
-        if array.dtype.kind == "O":  # a table of mixed number types, or not numbers at all
+        if array.dtype.kind == "O":  # mixed number types, or not numbers at all
             array = array.astype(np.float64)
-    except Exception:  # whatever it is: the converter's own message would show a value
+    except Exception:  # of any kind; its message could show a value
         array = np.empty(0, dtype="U")
     if array.dtype.kind == "c":
         raise UserValueError(f"{name} holds complex numbers: Complex data not supported, must be real")
@@ -248,5 +250,5 @@ def checked_numbers(name: str, values: Any) -> Points:
         raise UserValueError(
             f"{name} holds values that are not numbers: must be a rectangular array of numbers"
         )
-    with np.errstate(over="ignore"):  # of extended precision
+    with np.errstate(over="ignore"):  # from extended precision; the caller refuses infinities
         return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Compile everything before the first request."""
+"""Compile all kernels before the first request."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 def warmup() -> None:
     """Compile every kernel for the usual types, or load it from the cache.
 
-    The first time on a machine this takes about a minute; after that well under a second. Kernels work
-    in float64 inside, so one compilation serves float32 and float64 input alike.
+    The first call on a machine takes minutes on two cores; later ones load the cache in well under a second.
+    Kernels compute in float64, so one compilation serves float32 and float64 input.
     """
     rng = np.random.default_rng(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about data that are there to compile with
+        warnings.simplefilter("ignore")  # about the random data below
         _run_all(rng)
 
 
@@ -29,7 +29,7 @@ def _run_all(rng: np.random.Generator) -> None:
     from dpmd_fast.mechanisms.projector import dp_projector
     from dpmd_fast.privacy.budget import Budget
 
-    for columns in (3, 9):  # small matrices are diagonalised by other code than larger ones
+    for columns in (3, 9):  # small and larger matrices have different eigensolvers
         reference, queries = rng.normal(size=(200, columns)), rng.normal(size=(4, columns))
         anchors = rng.normal(size=(40, columns))
         budget = Budget(epsilon=0.5, delta=1e-3)

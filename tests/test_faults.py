@@ -20,8 +20,8 @@ import pytest
 
 from dpmd_fast import Atlas, Budget, Ledger, Preprocessor, release_atlas, release_moments
 from dpmd_fast.cli import main
-from dpmd_fast.cli.reference import open_private
 from dpmd_fast.privacy.ledger.charge import Charge
+from dpmd_fast.reference.sources.files import open_files
 from dpmd_fast.tables.files import transform_file
 
 ROWS = 6011  # a number that nothing else has
@@ -55,15 +55,6 @@ def files(tmp_path_factory):
     Ledger(folder / "budget.db").create("clinic", 3.0, 1e-6)
     made = release_atlas(xy(Y), Z, dim=1, bandwidth=0.6, budget=Budget(2.0, 1e-6), rounds=1)
     made.save(folder / "atlas.dpmd")
-    return folder
-
-
-@pytest.fixture
-def here(files, tmp_path, monkeypatch):
-    """A copy of the files, to work in."""
-    folder = tmp_path / "work"
-    shutil.copytree(files, folder)
-    monkeypatch.chdir(folder)
     return folder
 
 
@@ -467,7 +458,7 @@ def test_a_reference_that_keeps_its_shape_may_change_unnoticed(here, monkeypatch
             pq.write_table(xy(points), name)
 
     def released():
-        source = open_private([f"reference.{suffix}"], None)
+        source = open_files([f"reference.{suffix}"], None)
         budget = Budget(1.0, 1e-6)
         return release_moments(source, Z[:5], bandwidth=0.6, budget=budget, seed=1).values
 

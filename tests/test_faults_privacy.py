@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 import pytest
-from test_faults import FIT, PAID, Y, Z, files, here, history, script  # noqa: F401
+from test_faults import FIT, PAID, Y, Z, files, history, script  # noqa: F401
 
 import dpmd_fast
 from dpmd_fast import Budget, Ledger, ManifoldDenoiser, release_atlas, release_moments
@@ -65,7 +65,7 @@ def before_the_debit(monkeypatch, what):
     monkeypatch.setattr(Ledger, "spend", spending)
 
 
-def test_a_ledger_that_is_locked_for_long_releases_nothing(here, monkeypatch, unread):  # noqa: F811
+def test_a_ledger_that_is_locked_for_long_releases_nothing(here, monkeypatch, unread):
     holder = sqlite3.connect("budget.db", isolation_level=None)
     before_the_debit(monkeypatch, lambda: holder.execute("BEGIN EXCLUSIVE"))
     with pytest.raises(TimeoutError, match=r"budget\.db is locked: .* nothing was written to it$"):
@@ -75,7 +75,7 @@ def test_a_ledger_that_is_locked_for_long_releases_nothing(here, monkeypatch, un
     assert history(here) == ()
 
 
-def test_a_ledger_that_is_locked_when_the_file_is_noted(here, monkeypatch, capsys):  # noqa: F811
+def test_a_ledger_that_is_locked_when_the_file_is_noted(here, monkeypatch, capsys):
     connect, record = ledger_store._connect, Ledger.record_file
     monkeypatch.setattr(ledger_store, "_connect", lambda path, _: connect(path, 0.2))
     holder = sqlite3.connect("budget.db", isolation_level=None)
@@ -93,7 +93,7 @@ def test_a_ledger_that_is_locked_when_the_file_is_noted(here, monkeypatch, capsy
     assert len(history(here)) == 1
 
 
-def test_a_ledger_that_was_deleted_is_not_made_anew(here, monkeypatch, unread):  # noqa: F811
+def test_a_ledger_that_was_deleted_is_not_made_anew(here, monkeypatch, unread):
     ledger = Ledger("budget.db")
     ledger.spend("clinic", 0.01, "first")
     before_the_debit(monkeypatch, lambda: os.unlink("budget.db"))
@@ -103,7 +103,7 @@ def test_a_ledger_that_was_deleted_is_not_made_anew(here, monkeypatch, unread): 
     assert not os.path.exists("budget.db")
 
 
-def test_ledgers_that_may_not_be_written(here):  # noqa: F811
+def test_ledgers_that_may_not_be_written(here):
     code = """
         import json, os
         import numpy as np
@@ -196,7 +196,7 @@ SPENDING = """
 """
 
 
-def test_a_file_system_without_locks_is_refused(here, shim):  # noqa: F811
+def test_a_file_system_without_locks_is_refused(here, shim):
     done = script(SPENDING, "none", LD_PRELOAD=shim, NO_LOCKS="1")
     assert done.returncode == 0, done.stderr
     told, _ = json.loads(done.stdout)
@@ -208,7 +208,7 @@ def test_a_file_system_without_locks_is_refused(here, shim):  # noqa: F811
     assert history(here) == ()
 
 
-def test_a_clock_that_runs_back(here, shim):  # noqa: F811
+def test_a_clock_that_runs_back(here, shim):
     total = Ledger("budget.db").remaining("clinic")
     for name in ("first", "second"):
         done = script(SPENDING, name, LD_PRELOAD=shim, BACKWARDS="1")
@@ -288,7 +288,7 @@ def test_kernels_work_where_nothing_can_be_kept(read_only, tmp_path, monkeypatch
 # --- entropy and memory
 
 
-def test_no_key_no_debit(here, monkeypatch):  # noqa: F811
+def test_no_key_no_debit(here, monkeypatch):
     def fail(count):
         raise OSError(5, "Input/output error")
 
@@ -301,7 +301,7 @@ def test_no_key_no_debit(here, monkeypatch):  # noqa: F811
     assert history(here) == ()
 
 
-def test_a_stream_that_fails_after_the_debit_releases_nothing(here, monkeypatch):  # noqa: F811
+def test_a_stream_that_fails_after_the_debit_releases_nothing(here, monkeypatch):
     def fail(self, count):
         raise OSError(5, "Input/output error")
 
@@ -355,7 +355,7 @@ def test_noise_that_was_not_made_is_not_released(monkeypatch):
         noisy_projectors(matrices, 2, np.ones(3), open_source(1))
 
 
-def test_records_that_were_not_clipped_are_not_released(here, monkeypatch):  # noqa: F811
+def test_records_that_were_not_clipped_are_not_released(here, monkeypatch):
     paid = {"bandwidth": 0.6, "budget": BUDGET, "ledger": "budget.db", "dataset": "clinic"}
     told = r"failed after its debit, .*a thread found no memory"
     monkeypatch.setattr("dpmd_fast.kernels.sums.residuals._clip_block", nothing)
@@ -398,7 +398,7 @@ LIMITED = """
 """
 
 
-def test_memory_that_is_not_there_is_missed_before_the_debit(here):  # noqa: F811
+def test_memory_that_is_not_there_is_missed_before_the_debit(here):
     done = script(LIMITED, here / "budget.db")
     assert done.returncode == 0, done.stderr
     told, spends = json.loads(done.stdout)

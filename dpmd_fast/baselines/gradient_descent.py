@@ -22,7 +22,7 @@ from dpmd_fast.status import words_of
 
 @dataclass(frozen=True, eq=False)
 class DescentResult:
-    """Where gradient descent ended."""
+    """The result of gradient descent."""
 
     points: Floats = field(repr=False)  # (m, D)
     status: NDArray[np.str_] = field(repr=False)  # "ok", "no_neighbor" or "failed"; the latter two unchanged
@@ -53,10 +53,11 @@ def gradient_descent(
     bandwidth, dim, beta
         h, d and the kernel exponent.
     steps : int
-        At most so many accepted steps for a query.
+        Largest number of accepted steps for a query.
     tolerance : float
         Stop when ``|f(x)| <= tolerance * bandwidth``. The averaged projector has rank above d, so f keeps a
-        small tangential part; far below 5e-3 a query creeps along the manifold without getting closer.
+        small tangential part; with a tolerance far below 5e-3 a query drifts along the manifold without
+        getting closer to it.
     n_threads : int, optional
         Threads to use; all by default.
     """

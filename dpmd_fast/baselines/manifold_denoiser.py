@@ -21,15 +21,15 @@ from dpmd_fast.arguments import (
 )
 from dpmd_fast.columns import check_unique, names_of
 from dpmd_fast.errors import UserTypeError, UserValueError
-from dpmd_fast.reference.local_pca import Floats, denoise, fit_reference, like_queries
+from dpmd_fast.reference.local_pca import Floats, denoise, fit_reference, in_query_type
 
 
 def paper_bandwidth(n: int, dim: int, sigma: float) -> float:
-    """Bandwidth rule of the paper's simulations, ``max(5 (ln n / n)^(1/(d+1)), 2 sqrt(sigma))``."""
+    """Return the bandwidth of the paper's simulations, ``max(5 (ln n / n)^(1/(d+1)), 2 sqrt(sigma))``."""
     n = checked_integer("n", n, minimum=2)
     dim = checked_integer("dim", dim, minimum=1)
     sigma = checked("sigma", sigma)
-    return max(5.0 * (math.log(n) / n) ** (1.0 / (dim + 1)), 2.0 * math.sqrt(sigma))
+    return max(5.0 * math.pow(math.log(n) / n, 1.0 / (dim + 1)), 2.0 * math.sqrt(sigma))
 
 
 class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -56,8 +56,8 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     n_features_in_ : int
     status_ : array of str
         For each query of the last `transform`: "ok", "no_neighbor" (fewer than dim + 1 reference points
-        in its ball) or "failed" (lost its neighbours or left the range of the type on the way); a query
-        with one of the last two is returned unchanged.
+        in its ball) or "failed" (lost its neighbours in a later step, or left the range of its type); a
+        query with one of the last two is returned unchanged.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.n_threads = n_threads
 
     def fit(self, X: ArrayLike, y: object = None) -> ManifoldDenoiser:
-        """Local PCA at every row of the reference `X`."""
+        """Compute local PCA at every row of the reference `X`."""
         reference = self._validated(X, ensure_min_samples=3)
         h, d, beta = checked_geometry(self.bandwidth, self.dim, self.beta, reference.shape[1])
         checked_steps(self.steps)
@@ -83,10 +83,10 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         queries = self._validated(X, reset=False)
         points, self.status_ = denoise(self._fitted, queries, checked_steps(self.steps))
-        return like_queries(points, queries, self.status_)
+        return in_query_type(points, queries, self.status_)
 
     def _validated(self, X: ArrayLike, **options: Any) -> Any:
-        """What scikit-learn makes of `X`; of its messages those that show values are cut short."""
+        """Return `X` as validated by scikit-learn; cut its error messages short before they show values."""
         check_unique("X", names_of(X))
         try:
             with np.errstate(all="ignore"):
@@ -97,16 +97,16 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 raise
             kind = UserTypeError if isinstance(error, TypeError) else UserValueError
             hint = text[text.find("Reshape your data") :] if "Reshape your data" in text else ""
-            told = text
-            if not text.startswith("The feature names"):  # else values may follow
-                told = text.partition("array=")[0].partition("\n")[0].partition("to float:")[0]
-            told = told.strip().removesuffix(":").removesuffix(".")
-        except Exception:  # of the object itself, while it is converted: its message may show a value
-            told, kind, hint = "cannot be made an array", UserValueError, ""
+            problem = text
+            if not text.startswith("The feature names"):  # other messages may end with values
+                problem = text.partition("array=")[0].partition("\n")[0].partition("to float:")[0]
+            problem = problem.strip().removesuffix(":").removesuffix(".")
+        except Exception:  # raised by the object during conversion: its message may show a value
+            problem, kind, hint = "cannot be converted to an array", UserValueError, ""
         else:
             check_range("X", points)
             return points
-        raise kind(f"X: {told}. {hint}".strip())
+        raise kind(f"X: {problem}. {hint}".strip())
 
     @property
     def tangents_(self) -> Floats:
@@ -116,7 +116,7 @@ class ManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     @property
     def neighbor_counts_(self) -> NDArray[np.int64]:
-        """Reference points within the bandwidth of each reference point, itself included."""
+        """Number of reference points within the bandwidth of each reference point, itself included."""
         check_is_fitted(self)
         counts = np.empty_like(self._fitted.counts)
         counts[self._fitted.index.order] = self._fitted.counts

@@ -1,8 +1,8 @@
-"""What C does a given data set need? A search over replace-one neighbours.
+"""Search replace-one neighbours for the constant C that a given data set needs.
 
-The result is computed from the reference without noise, and is therefore itself not private: it is
-a diagnostic for synthetic data. It is a lower bound on the local sensitivity of one data set, found
-by searching; the true value may be larger, and other data sets may need more.
+The result is computed from the reference without noise and is therefore not private: it is a diagnostic for
+synthetic data. It is a lower bound on the local sensitivity of one data set, found by searching; the true
+value may be larger, and other data sets may need more.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EmpiricalSensitivity:
 
     @property
     def constant(self) -> float:
-        """The C that Algorithm 2 needs on this data set, by this search: the larger of Lemma 2's two."""
+        """The C that Algorithm 2 needs on this data set, by this search: the larger of the two of Lemma 2."""
         return max(self.mean_constant, self.projector_constant)
 
 
@@ -66,22 +66,22 @@ def empirical_sensitivity(
     """Search replace-one neighbours of `Y` that move the mean and the projectors at `z` most.
 
     For the mean, every pair of a promising record and a replacement on a grid of directions and radii is
-    tried, in closed form. For the projectors, the best of those pairs, the pairs that tilt the local
-    covariance most and random ones are carried out, local PCA done again, and the best improved by a
-    random climb.
+    evaluated in closed form. For the projectors, the best of those pairs, the pairs that tilt the local
+    covariance most and random pairs are evaluated in full, with new local PCA; the best are improved by
+    random local search.
 
     Parameters
     ----------
     Y : array-like of shape (n, D)
-        A data set that may be looked at, such as a synthetic one: the result is not private.
+        A data set that need not stay private, such as a synthetic one: the result is not private.
     z : array-like of shape (D,) or (m, D)
-        Points at which to look; the worst counts.
+        Points at which to search; the worst one counts.
     bandwidth, dim, beta
         As for `DPManifoldDenoiser`.
     candidates : int
-        About a third of the neighbours that are carried out in full at each point.
+        About a third of the neighbours that are evaluated in full at each point.
     seed : int
-        Of the random directions in the grid.
+        Seed of the random directions.
     """
     reference = np.asarray(checked_points("Y", Y), dtype=np.float64)
     n, D = reference.shape
@@ -110,7 +110,7 @@ def empirical_sensitivity(
                 worst = (constant, q, row, replacement)
     if worst is None:
         raise UserValueError(
-            "z: no point has dim + 2 records within the bandwidth that weigh; nothing to measure"
+            "z: no point has dim + 2 records of positive weight within the bandwidth; nothing to measure"
         )
     constants = best / scale
     _, query, row, replacement = worst
@@ -128,12 +128,13 @@ def empirical_sensitivity(
 
 
 def _weights(gaps: Floats, h: float, beta: float) -> Floats:
-    """Of records at the differences `gaps` (n, D) to a point."""
-    return np.maximum(0.0, 1.0 - np.einsum("ij,ij->i", gaps, gaps) / h**2) ** beta
+    """Return the kernel weights of records at the differences `gaps` (n, D) from a point."""
+    weights: Floats = np.maximum(0.0, 1.0 - np.einsum("ij,ij->i", gaps, gaps) / h**2) ** beta
+    return weights
 
 
 class _Spot:
-    """One query point and the records within two radii of it: nothing else can matter there."""
+    """One query point and the records within two bandwidths of it; others have no effect there."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class _Spot:
         n_threads: int | None,
         unseen: bool,
     ) -> None:
-        self.unseen = unseen  # whether a record is out of sight, to be replaced without being missed
+        self.unseen = unseen  # whether some record is further away, so that replacing it removes nothing here
         self.Y, self.x, self.h, self.d, self.beta, self.n_threads = Y, x, h, d, beta, n_threads
         self.inside = np.flatnonzero(inside)
         self.ball = Y[self.inside]
@@ -160,7 +161,7 @@ class _Spot:
         self.tangent = self.axes[:, :d] @ self.axes[:, :d].T
 
     def search(self, most: int, rng: np.random.Generator) -> list[tuple[Floats, int, Floats]]:
-        """Changes of (mean, averaged projector, local projector) for the most promising neighbours."""
+        """Return the changes of (mean, averaged projector, local projector) for promising neighbours."""
         removed = self._removals()
         replacements = self._replacements(rng)
         tables = (self._mean_changes(removed, replacements), self._tilts(removed, replacements))
@@ -168,11 +169,11 @@ class _Spot:
         for table in tables:
             for flat in np.argsort(-table, axis=None)[: max(1, most // 3)]:
                 i, j = np.unravel_index(flat, table.shape)
-                found.append(self._carry_out(int(removed[i]), replacements[j]))
-        for _ in range(max(1, most // 3)):  # also beyond the ball: such a record still tilts its neighbours
+                found.append(self._evaluate(int(removed[i]), replacements[j]))
+        for _ in range(max(1, most // 3)):  # also outside the ball, where a record tilts its neighbours' PCA
             ray = rng.normal(size=len(self.x))
             ray *= 2.0 * self.h * rng.random() / np.linalg.norm(ray)
-            found.append(self._carry_out(int(rng.choice(removed)), self.x + ray))
+            found.append(self._evaluate(int(rng.choice(removed)), self.x + ray))
         for which in (1, 2):
             found.extend(self._climb(max(found, key=lambda f: float(f[0][which])), which, most, rng))
         return [(changes, self._row(record), replacement) for changes, record, replacement in found]
@@ -180,18 +181,18 @@ class _Spot:
     def _climb(
         self, best: tuple[Floats, int, Floats], which: int, most: int, rng: np.random.Generator
     ) -> list[tuple[Floats, int, Floats]]:
-        """Random steps, shorter and shorter, from the neighbour that moves one of the projectors most."""
+        """Improve the neighbour that moves a projector most, by random steps of decreasing length."""
         tried = []
         for step in range(most):
             length = self.h * 0.3 * 0.02 ** (step / most)
             record = best[1] if step % 3 else int(rng.integers(-1 if self.unseen else 0, len(self.ball)))
-            trial = self._carry_out(record, best[2] + length * rng.normal(size=len(self.x)))
+            trial = self._evaluate(record, best[2] + length * rng.normal(size=len(self.x)))
             tried.append(trial)
             if trial[0][which] > best[0][which]:
                 best = trial
         return tried
 
-    def _carry_out(self, record: int, replacement: Floats) -> tuple[Floats, int, Floats]:
+    def _evaluate(self, record: int, replacement: Floats) -> tuple[Floats, int, Floats]:
         mean = self._mean_changes(np.array([record]), replacement[None])[0, 0]
         projector = self._projector_change(record, replacement)
         return np.array([mean, projector, self._tangent_change(record, replacement)]), record, replacement
@@ -200,7 +201,7 @@ class _Spot:
         return int(self.inside[record]) if record >= 0 else -1
 
     def _removals(self) -> NDArray[np.intp]:
-        """Records whose removal moves the mean or the scatter most; -1 stands for one out of sight."""
+        """Return the records whose removal moves the mean or the scatter most; -1 is one further away."""
         pull = self.weights * np.linalg.norm(self.ball - self.mean, axis=1)
         far = np.linalg.norm(self.ball - self.ball.mean(axis=0), axis=1)
         half = _REMOVED // 2
@@ -208,7 +209,7 @@ class _Spot:
         return np.concatenate([[-1] if self.unseen else [], np.unique(chosen)]).astype(np.intp)
 
     def _replacements(self, rng: np.random.Generator) -> Floats:
-        """Points of the ball on many rays, and one far outside."""
+        """Return points of the ball on many rays, and one far outside."""
         D = len(self.x)
         pull = self.x - self.mean
         axes = self.axes[:, : min(D, 12)].T
@@ -223,17 +224,18 @@ class _Spot:
         return np.concatenate([grid.reshape(-1, D), away])
 
     def _mean_changes(self, removed: NDArray[np.intp], replacements: Floats) -> Floats:
-        """|b - b'| for every pair, in closed form."""
+        """Return |b - b'| for every pair, in closed form."""
         gap = replacements - self.x
         added = np.maximum(0.0, 1.0 - np.einsum("ij,ij->i", gap, gap) / self.h**2) ** self.beta
         lost = np.where(removed >= 0, self.weights[removed], 0.0)
         out = -lost[:, None, None] * (self.ball[removed] - self.mean)[:, None, :]
         out = out + (added[:, None] * (replacements - self.mean))[None]
         mass = self.mass - lost[:, None] + added[None, :]
-        return np.linalg.norm(out, axis=2) / np.maximum(mass, 1e-300)
+        changes: Floats = np.linalg.norm(out, axis=2) / np.maximum(mass, 1e-300)
+        return changes
 
     def _tilts(self, removed: NDArray[np.intp], replacements: Floats) -> Floats:
-        """First-order turn of the tangent: how much each pair couples tangent and normal directions."""
+        """Return the first-order rotation of the tangent space by every pair."""
         center = self.ball.mean(axis=0)
         values = np.einsum("ij,ik,kj->j", self.axes, self.scatter, self.axes)
         gaps = np.maximum(values[: self.d, None] - values[None, self.d :], 1e-300)
@@ -244,10 +246,12 @@ class _Spot:
         old = np.where(removed[:, None] >= 0, (self.ball[removed] - center) @ self.axes, 0.0)
 
         def coupling(points: Floats) -> Floats:
-            return points[:, : self.d, None] * points[:, None, self.d :] / gaps
+            coupled: Floats = points[:, : self.d, None] * points[:, None, self.d :] / gaps
+            return coupled
 
         turns = coupling(new)[None] - coupling(old)[:, None]
-        return np.sqrt(np.einsum("ijkl,ijkl->ij", turns, turns))
+        tilts: Floats = np.sqrt(np.einsum("ijkl,ijkl->ij", turns, turns))
+        return tilts
 
     def _averaged_projector(self, Y: Floats) -> Floats:
         fitted = fit_reference(Y, self.h, self.d, self.beta, self.n_threads)

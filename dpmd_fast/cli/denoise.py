@@ -185,10 +185,11 @@ def _denoised(
     import numpy as np
 
     from dpmd_fast.arguments import LARGEST
-    from dpmd_fast.cli.reference import Watched, open_private
+    from dpmd_fast.cli.reference import Watched
+    from dpmd_fast.reference.sources.files import open_files
     from dpmd_fast.reference.sources.validity import check_valid
 
-    source = open_private(references, names, model.batch_rows)
+    source = open_files(references, names, model.batch_rows)
     with progress("reading the reference", " rows" if model.adjacency == "replace-one" else None) as bar:
         watched = Watched(source, bar)
         with warnings.catch_warnings():

@@ -63,9 +63,9 @@ def create(
 
     fingerprint = None
     if references:
-        from dpmd_fast.cli.reference import open_private
+        from dpmd_fast.reference.sources.files import open_files
 
-        fingerprint = Ledger.fingerprint_of(open_private(references, columns))
+        fingerprint = Ledger.fingerprint_of(open_files(references, columns))
     book = Ledger(path)
     book.create(dataset, epsilon, delta, adjacency, fingerprint=fingerprint)
     made = _account(book, dataset)

@@ -84,10 +84,11 @@ def preprocess(
         limits = _bounds_of(bounds, columns)
         budget = budget_of(epsilon, delta, "gdp")
         account = account_of(ledger, dataset, no_ledger)
-        from dpmd_fast.cli.reference import Watched, open_private
+        from dpmd_fast.cli.reference import Watched
         from dpmd_fast.mechanisms.preprocessor import private_preprocessor
+        from dpmd_fast.reference.sources.files import open_files
 
-        source = open_private(references, list(limits))
+        source = open_files(references, list(limits))
         with (
             progress("reading the reference", " rows" if adjacency == "replace-one" else None) as bar,
             overspend_explained(delta),

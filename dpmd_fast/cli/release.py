@@ -183,11 +183,12 @@ def fit(
     budget = budget_of(epsilon, delta, conversion)
     account = account_of(ledger, dataset, no_ledger)
     preprocess = preprocessor_of(preprocess_path)
-    from dpmd_fast.cli.reference import Watched, matched, open_private
+    from dpmd_fast.cli.reference import Watched, matched
     from dpmd_fast.mechanisms.atlas.release import release_atlas
+    from dpmd_fast.reference.sources.files import open_files
 
     points, names = matched(references, anchors, "--anchors", _columns_for(columns, preprocess))
-    source = open_private(references, names, batch_rows)
+    source = open_files(references, names, batch_rows)
     with (
         progress("reading the reference", " rows" if adjacency == "replace-one" else None) as bar,
         overspend_explained(delta),

@@ -2,28 +2,40 @@
 
 ::
 
-    jit          compiler flags, cache switch, thread limits
-    lanes        vectors of four doubles: fixed-order sums, small moves
-    bits         bit masks of 64 candidates
-    integers     vectors truncated to the lattice
-      |
-      +-- tiles                           register tiles: Gram matrices, symmetric products
-      |     |
-      |     +-- eigen -- tridiagonal      top-d eigenvectors: certified iteration, or direct
-      |
-      +-- index -- balls                  64-point leaves and sketches; exact fixed-radius search
-            |
-            +-- tangents                  local PCA at every reference point
-            +-- projectors                kernel weights, means, averaged projectors at queries
-                  |
-                  +-- descent             gradient of |f|^2 and step halving
-            +-- moments                   clipped moments at locations, exact sums
-            |     |
-            |     +-- residuals           of what a map leaves over, at charts
-            |     +-- features            of one vector per record
-            +-- charts                    moving points with a field of charts: the atlas
-    normal       standard normal variates from a stream of words
-    exact_normal the normal rounded to integers, sampled exactly
+    jit            the only caller of numba.njit: flags, cache, thread limits
+    scratch        memory of which only a part is used
+
+    vector/        micro-kernels in LLVM, with NumPy twins
+      lanes        vectors of four doubles: fixed-order sums, small moves
+      tiles        register tiles: Gram matrices, symmetric products
+      bits         bit masks of 64 candidates
+      gather       neighbours in one leaf: who they are, what they add up to
+      integers     vectors truncated to the lattice
+      quads        charts, four at a time
+        |
+        +-- eigen/         top-d eigenvectors
+        |     iteration    from a good start, with a certificate
+        |     tridiagonal  of any matrix
+        |
+        +-- search/        exact fixed-radius search
+              index        points in leaves of 64, sketches, boxes
+              balls        the points of a ball, as bits
+                |
+                +-- tangents       local PCA at every reference point
+                +-- projectors     kernel weights, means, averaged projectors at queries
+                |     +-- descent  gradient of |f|^2 and step halving
+                +-- charts         points moved by a field of charts: the atlas
+                +-- sums/          exact integer sums over records
+                      clip         the bound on what one record adds
+                      pairs        pairs (record, location) of a block, sorted by location
+                      moments      clipped moments at locations
+                      residuals    of what a map leaves over, at charts
+                      features     of one vector per record
+                      exact        the sums themselves, block by block
+
+    noise/         normal variates from a buffer of random words
+      normal       in floating point
+      exact_normal rounded to integers, sampled exactly
 
 A function with ``@kernel`` may be called from Python, one with ``@device`` only from kernels.
 """

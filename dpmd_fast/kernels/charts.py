@@ -1,4 +1,4 @@
-"""Moving points with a field of local affine maps: the transform of the atlas.
+"""Points moved by a field of local affine maps: the transform of the atlas.
 
 At a point x, with w_a = S_a (1 - |x - b_a|^2 / h^2)_+^2 over the charts a in reach and g = V_a^T (x - b_a),
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits
+from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits, leaf_gaps
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask
 from dpmd_fast.kernels.vector.lanes import LANES
@@ -28,7 +28,7 @@ _CHUNK = 128  # points that one call of the inner function moves
 
 
 class Field(NamedTuple):
-    """Charts in leaf order, by fours."""
+    """Charts that move points together: in leaf order, by fours."""
 
     balls: BallIndex  # about the points b
     centers: np.ndarray  # (quads, D, 4) b
@@ -52,7 +52,7 @@ def make_field(
     strength: float = 1.0,
     passes: int = 1,
 ) -> Field:
-    """Field of charts with `centers` (K, D), `frames` (K, D, d); without `slopes`, of projections."""
+    """Return a field of charts: `centers` (K, D), `frames` (K, D, d); of projections if without `slopes`."""
     index = build_index(centers, bandwidth, 1, finest=LANES)
 
     def arranged(values: np.ndarray) -> np.ndarray:
@@ -73,9 +73,11 @@ def make_field(
 
 
 def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of `X` moved, and whether each had a chart in reach in every pass; if not, it stays."""
+    """Move the rows of `X`; return whether each had a chart in reach in every pass. Others stay."""
     moved = np.array(X, dtype=np.float64, order="C")
-    marks = np.full(len(X), 2, np.uint8)  # neither: errors of threads can get lost, as when memory runs out
+    marks = np.full(
+        len(X), 2, np.uint8
+    )  # neither true nor false: a thread's error can get lost, as when memory runs out
     reached = marks.view(np.bool_)
     with threads(n_threads, chunk=1):
         index = field.balls
@@ -93,6 +95,31 @@ def apply_fields(
     for field in fields[1:]:
         moved = move(field, moved, n_threads)[0]
     return moved, reached
+
+
+@device(inline=True)
+def _sketch(X, q, center, axes, scale, point):
+    """Fill `point` with the sketch of row q of X; return the length of what is outside of it."""
+    D, depth = axes.shape
+    for k in range(len(point)):
+        point[k] = 0.0
+    if depth == D:
+        for i in range(D):
+            point[i] = scale * (X[q, i] - center[i])
+        return 0.0
+    rest = 0.0
+    for i in range(D):
+        value = scale * (X[q, i] - center[i])
+        for k in range(depth):
+            point[k] += value * axes[i, k]
+    for i in range(D):
+        value = scale * (X[q, i] - center[i])
+        for k in range(depth):
+            value -= point[k] * axes[i, k]
+        rest += value * value
+    rest = math.sqrt(rest)
+    point[depth] = rest
+    return rest
 
 
 @device
@@ -113,10 +140,10 @@ def _move_rows(
     X,
     reached,
 ):
-    """Move the rows of X, one after the other, where they are.
+    """Move the rows of X in place, one after the other.
 
-    The search of `balls.py` written out: charts are few, so every leaf's box is looked at, and no helper is
-    called for a point, because every array that changes hands has its references counted.
+    The search of `balls.py` written out: charts are few, so the box of every leaf is looked at. Helpers are
+    inline, because every array that is handed over has its references counted.
     """
     center, axes, middles, single, half_norms, rests = sketch
     n, depth, radius, rounding = sizes
@@ -133,39 +160,14 @@ def _move_rows(
             start[k] = X[q, k]
         ok = True
         for _ in range(passes):
-            rest = 0.0
-            for k in range(sides):
-                point[k] = 0.0
-            if depth == D:
-                for i in range(D):
-                    point[i] = scale * (X[q, i] - center[i])
-            else:
-                for i in range(D):
-                    value = scale * (X[q, i] - center[i])
-                    for k in range(depth):
-                        point[k] += value * axes[i, k]
-                for i in range(D):
-                    value = scale * (X[q, i] - center[i])
-                    for k in range(depth):
-                        value -= point[k] * axes[i, k]
-                    rest += value * value
-                rest = math.sqrt(rest)
-                point[depth] = rest
+            rest = _sketch(X, q, center, axes, scale, point)
             size = 0.0
             for k in range(sides):
                 size += point[k] * point[k]
             for k in range(D + 1):
                 for lane in range(LANES):
                     sums[k, lane] = 0.0
-            for leaf in range(n_leaves):
-                gaps[leaf] = 0.0
-            for k in range(sides):
-                here = point[k]
-                for leaf in range(n_leaves):
-                    below, above = leaf_low[k, leaf] - here, here - leaf_high[k, leaf]
-                    side = below if below > above else above
-                    side = side if side > 0.0 else 0.0
-                    gaps[leaf] += side * side
+            leaf_gaps(leaf_low, leaf_high, 0, n_leaves, point, point, gaps)
             for leaf in range(n_leaves):
                 slack = rounding * (1.0 + size + leaf_sizes[leaf])
                 if not gaps[leaf] <= 1.0 + slack:

@@ -1,4 +1,4 @@
-"""Gradient descent on F(x) = |f(x)|^2 / 2 with f(x) = (I - Pw_x)(x - b_x), step halving.
+"""Gradient descent with step halving on F(x) = |f(x)|^2 / 2, f(x) = (I - Pw_x)(x - b_x).
 
 No D x D matrix is formed. With weights a_i = k_i / S, u = x - b and fp = (I - Pw) f,
 
@@ -34,7 +34,7 @@ def descend(
     tolerance: float,
     n_threads: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Points, status codes, accepted steps and the last |f| for each row of `Z`."""
+    """Return the point, status code, number of accepted steps and last |f| for each row of `Z`."""
     m = len(Z)
     X = pad_queries(index, Z)
     codes, taken, residuals = np.zeros(m, np.int64), np.zeros(m, np.int64), np.full(m, np.nan)
@@ -45,7 +45,7 @@ def descend(
 
 @device
 def _neighbors(index, x):
-    """Row numbers and kernel arguments t = 1 - |x - y|^2 / h^2 of the reference points in the ball."""
+    """Return row numbers and kernel arguments t = 1 - |x - y|^2 / h^2 of the reference points in the ball."""
     width = index.rows.shape[1]
     scratch = search_scratch(index)
     point = scratch[2]
@@ -74,7 +74,7 @@ def _neighbors(index, x):
 
 @device
 def _apply_projectors(bases, rows, weights, u, out):
-    """out = sum_i weights_i P_i u."""
+    """Set out = sum_i weights_i P_i u."""
     d = bases.shape[1]
     padded = bases.shape[2]
     out[:] = 0.0
@@ -87,7 +87,7 @@ def _apply_projectors(bases, rows, weights, u, out):
 
 @device
 def _residual(index, bases, x, beta, least, u, f):
-    """Neighbours, kernel arguments, weights, mass and F; u = x - b and f = (I - Pw) u are filled in.
+    """Fill in u = x - b and f = (I - Pw) u; return neighbours, kernel arguments, weights, mass and F.
 
     F is infinite where x has fewer than `least` reference points in its ball or no kernel mass.
     """

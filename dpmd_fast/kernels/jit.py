@@ -23,6 +23,7 @@ from typing import Any
 import numba
 
 _config: Any = numba.config
+_threading_layer: Any = numba.threading_layer  # type: ignore[attr-defined]
 _njit: Any = numba.njit
 
 _SWITCH = "DPMD_FAST_CACHE"
@@ -179,7 +180,7 @@ _one_at_a_time = threading.RLock()
 def _serial_layer() -> bool:
     """Return whether the threading layer cannot serve two Python threads at once, or is not chosen yet."""
     try:
-        return bool(numba.threading_layer() == "workqueue")
+        return bool(_threading_layer() == "workqueue")
     except ValueError:
         return True
 
@@ -189,7 +190,7 @@ def _before_fork() -> None:
     global _first_parallel_pid
     if _first_parallel_pid is None:
         with suppress(ValueError):  # no layer is running
-            numba.threading_layer()
+            _threading_layer()
             _first_parallel_pid = os.getpid()
 
 
@@ -218,7 +219,7 @@ def _refuse_after_fork() -> None:
         _first_parallel_pid = pid
     elif _first_parallel_pid != pid:
         try:
-            layer = numba.threading_layer()
+            layer = _threading_layer()
         except ValueError:  # no parallel region was entered before the fork
             layer = None
         if layer == "omp":

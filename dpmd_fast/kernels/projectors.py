@@ -29,7 +29,7 @@ _PANEL = 92  # rows of bases multiplied in one go; not a power of two, for the s
 
 
 class LocalGeometry(NamedTuple):
-    """What the reference looks like around each of m points."""
+    """Kernel sums over the reference around each of m points."""
 
     counts: np.ndarray  # (m,) reference points in the closed ball
     masses: np.ndarray  # (m,) sum of kernel values
@@ -37,8 +37,8 @@ class LocalGeometry(NamedTuple):
     projectors: np.ndarray  # (m, padded D, padded D) weighted mean of the tangent projectors
 
 
-def room_for(queries: int, padded: int) -> LocalGeometry:
-    """Arrays for `local_geometry` to fill, so that a loop over blocks does not ask for new ones each time."""
+def geometry_buffers(queries: int, padded: int) -> LocalGeometry:
+    """Return arrays for `local_geometry` to fill, so that a loop over blocks allocates them once."""
     return LocalGeometry(
         np.empty(queries, np.int64),
         np.empty(queries),
@@ -53,10 +53,10 @@ def local_geometry(
     X: np.ndarray,
     beta: float,
     n_threads: int | None = None,
-    room: LocalGeometry | None = None,
+    buffers: LocalGeometry | None = None,
 ) -> LocalGeometry:
-    """Counts, masses, offsets and averaged projectors at the rows of `X`; zero where the mass is zero."""
-    whole = room_for(len(X), bases.shape[2]) if room is None else room
+    """Return counts, masses, offsets and mean projectors at the rows of `X`; zero where the mass is zero."""
+    whole = geometry_buffers(len(X), bases.shape[2]) if buffers is None else buffers
     out = LocalGeometry(*(values[: len(X)] for values in whole))
     with threads(n_threads, chunk=1):
         points, rests = sketch_queries(index, X)
@@ -64,17 +64,17 @@ def local_geometry(
     return out
 
 
-def toward(
+def project_to_planes(
     X: np.ndarray, means: np.ndarray, tangents: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
-    """X moved to the `means` in all but the directions of the `tangents` (m, d, padded D), in place."""
+    """Project each row of `X`, in place, onto the plane through its mean and tangents (m, d, padded D)."""
     with threads(n_threads):
-        _toward(X, means, tangents)
+        _project_to_planes(X, means, tangents)
     return X
 
 
 @kernel(parallel=True)
-def _toward(X, means, tangents):
+def _project_to_planes(X, means, tangents):
     D = X.shape[1]
     for q in prange(len(X)):
         away = means[q] - X[q]
@@ -90,7 +90,7 @@ def _toward(X, means, tangents):
 
 @device
 def power(t, beta):
-    """t^beta for t >= 0, without a call to pow for the usual beta."""
+    """Return t^beta for t >= 0, without a call of pow for the usual beta."""
     if beta == 2.0:
         return t * t
     return t**beta
@@ -98,9 +98,9 @@ def power(t, beta):
 
 @device
 def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, masses, offsets, projectors):
-    """`local_geometry` at the rows first to last - 1 of X.
+    """Compute `local_geometry` at the rows first to last - 1 of X.
 
-    The neighbours in a leaf are added while those of the next are on their way to the cache.
+    The neighbours in a leaf are added while those of the next leaf are fetched to the cache.
     """
     width = X.shape[1]
     d, padded = bases.shape[1], bases.shape[2]

@@ -1,7 +1,7 @@
-"""Scratch of which only a part is used.
+"""Scratch memory of which only a part is used.
 
-NumPy asks the system for pages of two megabytes, which are cleared as a whole when one number is written: for
-arrays that are touched here and there that is all of them. Small pages cost what is used.
+NumPy asks the system for pages of two megabytes, which are cleared as a whole when one number is written: an
+array that is touched here and there costs all of its memory. In small pages it costs what is used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def sparse_memory(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
-    """Zeros, in small pages that belong to this process alone, also after a fork."""
+    """Return zeros in small pages that belong to this process alone, also after a fork."""
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     if size == 0:
         return np.zeros(shape, dtype)

@@ -1,9 +1,9 @@
 """Local PCA at every reference point: covariance of the ball, top-d basis.
 
 Points of one leaf are visited in a chain of near neighbours, and the moment matrix is carried along:
-only the rows that entered or left the ball are added or taken away, and the next eigenproblem starts
+only the rows that entered or left the ball are added or subtracted, and the next eigenproblem starts
 from the last basis. Moments are kept about the middle of the leaf, which is within a few radii, and
-are summed afresh about the ball's own middle as soon as that could cost digits.
+are summed again about the ball's own mean as soon as that could cost digits.
 
 A leaf is done by one thread from beginning to end, so the bits do not depend on the thread count.
 """
@@ -24,8 +24,8 @@ from dpmd_fast.kernels.vector.lanes import LANES, center_block, pack, square_dis
 from dpmd_fast.kernels.vector.tiles import add_gram, subtract_gram
 
 _PANEL = 64
-# A moment matrix that was updated is believed while what it holds is at least this share of what
-# went through it; below that it is summed afresh.
+# An updated moment matrix is used while its trace is at least this share of all that was added to it; below
+# that, cancellation could cost digits, and it is summed again.
 _DRIFT = 1e-3
 _COLD = 4  # unchecked multiplications for the first point of a leaf
 _BATCH_BYTES = 1 << 25
@@ -33,12 +33,12 @@ _LEAF_REACH = 4.0  # leaves wider than this many radii are not chained
 
 
 def padded_width(columns: int) -> int:
-    """Columns of a padded basis or matrix: the next multiple of four."""
+    """Return the columns of a padded basis or matrix: the next multiple of four."""
     return LANES * ((columns + LANES - 1) // LANES)
 
 
 def local_tangents(index: BallIndex, dim: int, n_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Tangent bases (n, dim, padded D) and ball counts (n,) of all reference points, in leaf order.
+    """Return tangent bases (n, dim, padded D) and ball counts (n,) of all reference points, in leaf order.
 
     The basis of a point whose ball holds fewer than dim + 1 points is zero.
     """
@@ -58,7 +58,7 @@ def local_tangents(index: BallIndex, dim: int, n_threads: int | None = None) -> 
 
 
 def covariance_at(index: BallIndex, z: np.ndarray) -> tuple[np.ndarray, int]:
-    """Covariance (D, D) of the reference points in the ball around one point, and their number."""
+    """Return the covariance (D, D) of the reference points in the ball around one point, and their number."""
     points, rests = sketch_queries(index, z[None, :])
     width = padded_width(index.columns)
     matrix = np.zeros((1, width, width))
@@ -68,7 +68,7 @@ def covariance_at(index: BallIndex, z: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _scatters(index: BallIndex, rows: np.ndarray, n_threads: int | None) -> np.ndarray:
-    """Scatter matrices of trace 1 around reference points given by their rows."""
+    """Return scatter matrices, scaled to trace 1, around reference points given by their rows."""
     X = np.ascontiguousarray(index.rows[rows])
     points, rests = sketch_queries(index, X[:, : index.columns])
     width = padded_width(index.columns)
@@ -80,7 +80,7 @@ def _scatters(index: BallIndex, rows: np.ndarray, n_threads: int | None) -> np.n
 
 @device
 def _collect(masks, r, leaves, found, rows):
-    """Row numbers of the set bits of masks[r]; returns their count."""
+    """List the row numbers of the set bits of masks[r]; return their count."""
     count = 0
     one = np.uint64(1)
     for f in range(found):
@@ -95,7 +95,7 @@ def _collect(masks, r, leaves, found, rows):
 
 @device
 def _changes(masks, r, last, leaves, found, added, removed):
-    """Row numbers that are in ball r but not in ball `last`, and the reverse."""
+    """List the rows that are in ball r but not in ball `last`, and the reverse; return both counts."""
     n_added = 0
     n_removed = 0
     one = np.uint64(1)
@@ -120,7 +120,7 @@ def _changes(masks, r, last, leaves, found, added, removed):
 
 @device
 def _accumulate(Y, rows, count, center, panel, moments, sign):
-    """Add (or take away) the moments about `center` of the listed rows."""
+    """Add (sign > 0) or subtract the moments about `center` of the listed rows."""
     width = Y.shape[1]
     groups = width // LANES
     start = 0
@@ -136,8 +136,8 @@ def _accumulate(Y, rows, count, center, panel, moments, sign):
 
 
 @device
-def _fresh(Y, D, rows, count, center, panel, moments):
-    """Moments of the listed rows about their own mean (which is left in `center`)."""
+def _sum_about_mean(Y, D, rows, count, center, panel, moments):
+    """Sum the moments of the listed rows about their own mean, which is left in `center`."""
     center[:] = 0.0
     for t in range(count):
         for k in range(D):
@@ -158,7 +158,7 @@ def _trace(moments, D):
 
 @device
 def _scatter(moments, D, count, sums, C):
-    """C = moments about the mean, as a full matrix of trace 1. Returns the trace before scaling."""
+    """Set C to the moments about the mean, as a full matrix of trace 1; return the trace before scaling."""
     width = moments.shape[0]
     padded = C.shape[0]
     share = 1.0 / count
@@ -179,7 +179,7 @@ def _scatter(moments, D, count, sums, C):
 
 @device
 def _chain(Y, base, here, tour):
-    """Visit the points of a leaf by nearest unvisited neighbour; returns the squared width of the leaf."""
+    """Order the points of a leaf by nearest unvisited neighbour; return the squared width of the leaf."""
     width = Y.shape[1]
     for r in range(here):
         tour[r] = r
@@ -200,6 +200,7 @@ def _chain(Y, base, here, tour):
 
 @device
 def _tangents_of_leaf(index, leaf, bases, counts, hard):
+    """Set bases and counts of the points of one leaf; mark those that need the direct eigensolver."""
     n, width = index.rows.shape
     D = index.columns
     d, padded = bases.shape[1], bases.shape[2]
@@ -259,7 +260,7 @@ def _tangents_of_leaf(index, leaf, bases, counts, hard):
             last = r
             good = _scatter(moments, D, count, sums, C) > _DRIFT * handled
         if not good:
-            _fresh(
+            _sum_about_mean(
                 index.rows, index.columns, rows, _collect(masks, r, leaves, found, rows), own, panel, moments
             )
             _scatter(moments, D, count, sums, C)
@@ -283,7 +284,7 @@ def _all_tangents(index, bases, counts, hard):
 
 @kernel
 def _scatter_at(index, X, points, rests, q, matrices):
-    """matrices[q] = scatter of the ball around row q of X, scaled to trace 1; returns (trace, count)."""
+    """Set matrices[q] to the scatter, of trace 1, of the ball around row q of X; return (trace, count)."""
     width = index.rows.shape[1]
     leaves = np.empty(len(index.rests), np.int64)
     masks = np.empty((1, len(leaves)), np.uint64)
@@ -296,7 +297,7 @@ def _scatter_at(index, X, points, rests, q, matrices):
     rows = np.empty(count, np.int64)
     _collect(masks, 0, leaves, found, rows)
     moments = np.zeros((width, width))
-    _fresh(
+    _sum_about_mean(
         index.rows,
         index.columns,
         rows,

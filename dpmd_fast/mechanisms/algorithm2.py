@@ -1,4 +1,4 @@
-"""Algorithm 2 of the paper behind `DPManifoldDenoiser(mechanism="projector")`.
+"""Algorithm 2 of the paper, for `DPManifoldDenoiser(mechanism="projector")`.
 
 Noisy averaged projectors and noisy means, scaled with Lemma 2: private under conditions.
 """
@@ -24,7 +24,7 @@ from dpmd_fast.reference.local_pca import FittedReference, Floats, ReleasedGeome
 
 @dataclass(frozen=True)
 class ProjectorSpend:
-    """One run of Algorithm 2, fixed before anything is spent: noise scales and what they promise."""
+    """Noise scales and guarantee of one run of Algorithm 2, fixed before anything is spent."""
 
     scales: Floats  # (m, T, 2); infinite: not released
     mu2: float
@@ -41,7 +41,7 @@ def plan_spend(
     constant: float,
     seeded: bool,
 ) -> ProjectorSpend:
-    """Divide the budget over queries and steps; refuse a schedule that does not fit."""
+    """Divide the budget over queries and steps; refuse a schedule that does not match them or the budget."""
     shares = resolve_schedule(schedule, budget, len(queries), steps, theta)
     n, d, h = len(fitted.bases), fitted.dim, fitted.index.radius
     mu2 = 2.0 * math.fsum(shares.ravel().tolist())
@@ -70,7 +70,7 @@ def plan_spend(
 def denoise_with_projectors(
     fitted: FittedReference, queries: Points, spend: ProjectorSpend, steps: int, source: EntropySource
 ) -> tuple[Floats, NDArray[np.str_]]:
-    """Points and status of each query; the spend has been made."""
+    """Return the points and the status of each query; call it after the debit."""
     return denoise(fitted, queries, steps, _NoisyRelease(spend.scales, source, fitted.n_threads))
 
 

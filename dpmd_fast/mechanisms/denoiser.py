@@ -33,7 +33,7 @@ from dpmd_fast.mechanisms.spend import LedgerArgument, Mechanism, Terms, check_p
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded, resolve_steps
 from dpmd_fast.privacy.guarantee import warn_large_delta
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.reference.local_pca import FittedReference, Floats, fit_reference, like_queries
+from dpmd_fast.reference.local_pca import FittedReference, Floats, fit_reference, in_query_type
 from dpmd_fast.reference.sources.base import ReferenceSource
 from dpmd_fast.reference.sources.open import is_table_or_file, open_reference
 from dpmd_fast.reference.sources.validity import check_valid
@@ -42,9 +42,9 @@ from dpmd_fast.reference.sources.validity import check_valid
 class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Move public queries toward the manifold of a private reference, under differential privacy.
 
-    Every `transform` spends the budget. With a ledger, one `fit` allows as many as the ledger pays for;
-    without one, a single `transform`, and a second raises `BudgetExceeded`. What is promised stands in
-    ``guarantee_``.
+    Every `transform` spends the budget. With a ledger, a `fit` allows as many as the ledger pays for; without
+    one, it allows a single `transform`, and a second raises `BudgetExceeded`. ``guarantee_`` states the
+    guarantee.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         "projector" is Algorithm 2 of the paper, noisy averaged projectors and means: the guarantee holds
         under conditions.
     steps : int
-        Updates per query, T. Each has its share of the budget.
+        Updates per query, T. Each gets a share of the budget.
     beta : float
         Kernel exponent, at least 2.
     theta : float
@@ -67,24 +67,25 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     schedule : None, "per-query" or array
         How the budget is divided. None: evenly. For "moments", an array (steps,) of the rho of each step that
         sums to ``budget.rho``. For "projector", an array (queries, steps, 2) with the rho of projector and
-        mean, or "per-query" for (epsilon/m, delta/m) for each of m queries. Where a share is 0, nothing is
-        released: "moments" leaves the queries where they are; "projector" uses the query's last released
-        value again, and before there is one, no projector means a move to the mean, no mean means no move.
+        mean, or "per-query", which gives each of m queries (epsilon/m, delta/m). Where a share is 0, nothing
+        is released: "moments" leaves the queries where they are; "projector" reuses the query's last released
+        value. If there is none yet, a query without a projector moves to the mean, and one without a mean
+        stays.
     sensitivity_constant : float
         C of Lemma 2, for "projector" only. `empirical_sensitivity` shows what a synthetic data set needs.
     adjacency : {"replace-one", "add-remove"}
         Which data sets count as neighbours. "projector" needs "replace-one": its noise is scaled with n.
     ledger : Ledger or path, optional
-        Pays for every `transform`: the debit is made before the reference is looked at, or refused with
-        `BudgetExceeded`. Without a ledger nothing but that one release is counted.
+        Pays for every `transform`: the debit is made before the reference is read, or refused with
+        `BudgetExceeded`. Without a ledger, only that one release is counted.
     dataset : str, optional
         The name of the reference in the ledger.
     seed : int, optional
-        Makes a run reproducible, and not private; not with a ledger.
+        Makes a run reproducible and therefore not private; refused with a ledger.
     n_threads : int, optional
         Threads to use; all by default.
     batch_rows : int, optional
-        Records to read at a time, where the reference is not an array ("moments"); no effect on the result.
+        Records to read at a time, if the reference is not an array ("moments"); no effect on the result.
 
     Attributes
     ----------
@@ -94,10 +95,10 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         unchanged. For "moments" it is read off the release; for "projector" it depends on the reference, and
         no budget pays for it.
     guarantee_ : Guarantee
-        What the last `transform` promises.
+        The guarantee of the last `transform`.
     receipt_ : Receipt or None
-        The debit of the last `transform`, if a ledger paid for it; ``receipt_.record_file(path)`` notes
-        there which file the result became.
+        The debit of the last `transform`, if a ledger paid for it; ``receipt_.record_file(path)`` records
+        there the file that the result was written to.
     noise_scales_ : array of shape (queries, steps, 2)
         For "projector": standard deviations of the noise on projectors and means; infinite where nothing was
         released.
@@ -139,10 +140,10 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.batch_rows = batch_rows
 
     def fit(self, X: Any, y: object = None) -> DPManifoldDenoiser:
-        """Take the private reference `X`; spends nothing, releases nothing.
+        """Take the private reference `X`; spend nothing and release nothing.
 
-        "moments" takes what `release_moments` takes, tables and Parquet files among them, and reads it again
-        in `transform`; "projector" takes an array or a DataFrame and does local PCA at every row.
+        "moments" takes what `release_moments` takes, including tables and Parquet files, and reads it again
+        in `transform`; "projector" takes an array or a DataFrame and computes local PCA at every row.
         """
         _, steps, _ = self._checked()
         fitted: FittedReference | ReferenceSource
@@ -156,7 +157,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self._fitted = fitted
         self._fitted_mechanism = self.mechanism
         self._given = X
-        self._once = _Once()
+        self._single_spend = _SingleSpend()
         return self
 
     def transform(self, X: ArrayLike) -> Any:
@@ -169,13 +170,15 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_public("X", X, self._given)
         if self.mechanism != self._fitted_mechanism:
             raise UserValueError(
-                f"mechanism = {self.mechanism!r}: the reference was fitted for another", argument="mechanism"
+                f"mechanism = {self.mechanism!r}: the reference was fitted for {self._fitted_mechanism!r}; "
+                "fit it again",
+                argument="mechanism",
             )
         if isinstance(self._fitted, FittedReference):
             points = self._with_projectors(self._fitted, queries, terms, steps, constant)
         else:
             points = self._with_moments(self._fitted, queries, terms, steps)
-        return like_queries(points, queries, self.status_)
+        return in_query_type(points, queries, self.status_)
 
     def _with_projectors(
         self, fitted: FittedReference, queries: Points, terms: Terms, steps: int, constant: float
@@ -215,7 +218,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         mus = [math.sqrt(2.0 * rho) for rho in shares]
         for mu in mus:
             if mu > 0.0:
-                choose_lattice(mu, 1.0, terms.adjacency)  # refuses what no lattice serves, before the spend
+                choose_lattice(mu, 1.0, terms.adjacency)  # refuses a mu out of range, before the spend
         check_memory(*queries.shape)
         mechanism = prepare(
             terms,
@@ -227,7 +230,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             validate=False,
             stacklevel=6,
         )
-        for _ in source.blocks():  # a file that has gone is noticed before the spend
+        for _ in source.blocks():  # a missing file is noticed before the spend
             break
         with mechanism.failing_safely():
             self._pay(mechanism)
@@ -236,21 +239,21 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         if not (self.status_ == "ok").any():
             warnings.warn(
-                "no query has enough of the reference around it to stand out of the noise: all come back "
-                "unchanged; a larger bandwidth or budget would be needed",
+                "no query has enough of the reference around it to stand out from the noise: all come back "
+                "unchanged; use a larger bandwidth or budget",
                 stacklevel=3,
             )
         return points
 
     def fit_transform(self, X: object, y: object = None, **fit_params: object) -> NoReturn:
-        """Refused: the queries would be the private reference itself."""
+        """Refuse: the queries would be the private reference itself."""
         raise UserTypeError(
             "DPManifoldDenoiser has no fit_transform: its queries would be the private reference, and "
             "queries are public by assumption; use fit(reference).transform(queries)"
         )
 
     def _parameters(self, queries: Points, **more: Any) -> dict[str, Any]:
-        """Return public parameters for the history of the ledger."""
+        """Return the public parameters for the history of the ledger."""
         schedule = "even" if self.schedule is None else "array"
         return {
             "queries": len(queries),
@@ -261,9 +264,9 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         }
 
     def _pay(self, mechanism: Mechanism) -> None:
-        """Pay from the ledger, or with the one spend that a fit allows without a ledger."""
+        """Pay from the ledger; without one, use the single spend that a fit allows."""
         if self.ledger is None:
-            self._once.spend(mechanism.guarantee.mu**2)
+            self._single_spend.spend(mechanism.guarantee.mu**2)
         mechanism.charge.debit()
         self.guarantee_ = mechanism.guarantee
         self.receipt_ = mechanism.receipt
@@ -285,7 +288,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if is_table_or_file(X):
             source = open_reference(X, batch_rows=batch_rows)
             if not source.local:
-                source.blocks()  # says what engines are for
+                source.blocks()  # raises, saying what engines can be used for
             if not source.rereadable:
                 raise UserValueError(
                     "X is a stream that can be read only once: must be a table, an array or files"
@@ -310,12 +313,12 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return source
 
     def _warn_large_delta(self, source: ReferenceSource) -> None:
-        # with "add-remove" the number of records is private, and a warning would tell something about it
+        # under "add-remove" the number of records is private, and a warning would depend on it
         if self.adjacency == "replace-one" and source.rows is not None:
             warn_large_delta(self.budget.delta, source.rows, stacklevel=5)
 
     def _checked(self) -> tuple[Terms, int, float]:
-        """Check all parameters; return the terms of the release, steps and C."""
+        """Check all parameters; return the terms of the release, the number of steps and C."""
         terms = check_terms(
             budget=self.budget,
             ledger=self.ledger,
@@ -342,7 +345,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def __getstate__(self) -> Any:
         if hasattr(self, "_fitted"):
             raise UserTypeError(
-                "a fitted DPManifoldDenoiser holds the private reference and is not pickled or copied; "
+                "a fitted DPManifoldDenoiser holds the private reference and cannot be pickled or copied; "
                 "keep its results instead, or clone() it without the reference"
             )
         return super().__getstate__()
@@ -353,11 +356,11 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
 
-class _Once:
-    """The budget of one fit: spent by the first that asks, in the process that fitted."""
+class _SingleSpend:
+    """The budget of one fit without a ledger: spent by the first call, in the process that fitted."""
 
     def __init__(self) -> None:
-        self._free = threading.Lock()  # held for good once spent
+        self._unspent = threading.Lock()  # never released once spent
         self._pid = os.getpid()
 
     def spend(self, mu2: float) -> None:
@@ -366,6 +369,6 @@ class _Once:
                 "this DPManifoldDenoiser was fitted before the process was forked: parent and child would "
                 "both spend its budget; fit in the process that transforms"
             )
-        if not self._free.acquire(blocking=False):
+        if not self._unspent.acquire(blocking=False):
             what = "a second transform of one fit without a ledger"
             raise BudgetExceeded(asked=mu2, remaining=0.0, what=what)

@@ -1,8 +1,8 @@
-"""Denoising with certified moments at the queries, behind `DPManifoldDenoiser(mechanism="moments")`.
+"""Denoising with certified moments at the queries, for `DPManifoldDenoiser(mechanism="moments")`.
 
-Every step releases the moments around where the queries are, and moves them with the mean and the tangent
-space read off the release: x <- x - (I - P)(x - b). Where a query is after a step is post-processing of what
-was released, hence public, and may be the location of the next release.
+Every step releases the moments around the current queries and moves them with the released mean and tangent
+space: x <- x - (I - P)(x - b). The position of a query after a step is post-processing of the release, hence
+public, and may be a location of the next release.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def denoise_with_moments(
 ) -> tuple[Floats, NDArray[np.str_]]:
     """Make one release with each of `mus`; return points and a status for each query.
 
-    A query whose first location is not occupied comes back unchanged as "no_neighbor", one that loses its
-    neighbours later on or ends up non-finite as "failed". Both are read off the release.
+    A query whose first location is not occupied is returned unchanged as "no_neighbor", one that loses its
+    neighbours later or becomes non-finite as "failed". Both are read off the release.
     """
     n_threads = mechanism.n_threads
     moved = np.array(queries, dtype=np.float64)
@@ -47,7 +47,7 @@ def denoise_with_moments(
         tau = natural_tau(index, beta, n_threads=n_threads)
         lattice = choose_lattice(mu, tau, mechanism.adjacency)
         release = noisy_moments(mechanism, index, X, beta, tau, lattice)
-        occupied = release.occupied  # of the release itself: cleaning makes mass out of noise
+        occupied = release.occupied  # before cleaning, which turns noise into mass
         release = release.cleaned(dim)
         status[alive[~occupied]] = "no_neighbor" if first else "failed"
         first = False

@@ -33,7 +33,7 @@ from dpmd_fast.reference.tasks import SumTask
 
 
 def natural_tau(index: BallIndex, beta: float, c: float = HOMOGENEOUS, n_threads: int | None = None) -> float:
-    """Return the largest contribution of a record that sits on a location: public, as the locations are."""
+    """Return the largest norm that a record at a location contributes: public, since locations are."""
     locations = index.rows[:, : index.columns]
     return float(record_norms(index, locations, beta, c, n_threads).max())
 
@@ -57,39 +57,39 @@ def release_moments(
 ) -> Release:
     """Release second moments of a private reference around public locations.
 
-    For every location a, the sum over records y of ``clip(y) k(|y - a| / h) f f^T`` with
+    The release is, for every location a, the sum over records y of ``clip(y) k(|y - a| / h) f f^T`` with
     ``f = ((y - a) / h, sqrt(c))``, plus Gaussian noise. A record's contributions to all locations together
     are scaled down to norm `tau`, so the guarantee holds for every data set, in any units.
 
     Parameters
     ----------
     reference : array, DataFrame, Arrow table or reader, path or list of paths of Parquet files
-        The private records; read in batches. With a seed, the result does not depend on their order, the
-        batches, the files or the number of threads.
+        The private records; read in batches. The sums, and with a seed the result, do not depend on their
+        order, the batches, the files or the number of threads.
     locations : array (K, D)
         Public points. Never take them from the reference.
     bandwidth : float
         Radius h within which a record counts. Public.
     budget : Budget
-        What this release may spend; it spends all of it.
+        Spent completely.
     beta : float
         Kernel exponent, ``k(r) = (1 - r^2)_+^beta``; at least 2.
     tau : float, optional
-        Norm to which a record is clipped. Public; by default the largest that a record on a location has.
+        Norm to which a record is clipped. Public; by default the largest norm of a record at a location.
     adjacency : {"replace-one", "add-remove"}
         Which data sets count as neighbours. With "add-remove" the number of records is private, too.
     on_invalid : {"raise", "drop"}
-        What becomes of records with non-finite or huge values. "raise" reads the reference once before the
-        spend and refuses it, without saying which record; "drop" lets them contribute nothing.
+        How to treat records with non-finite or huge values. "raise" reads the reference once before the spend
+        and refuses it, without saying which record; "drop" lets them contribute nothing.
     columns : list of str, optional
-        Columns to use, where the reference is a table.
+        Columns to use, if the reference is a table.
     ledger : Ledger or path, optional
         Pays for the release: the debit is made before the pass over the reference, or refused with
-        `BudgetExceeded`. Without a ledger nothing but this release is counted.
+        `BudgetExceeded`. Without a ledger, only this release is counted.
     dataset : str, optional
         The name of the reference in the ledger.
     seed : int, optional
-        Makes the release reproducible, and not private; not with a ledger.
+        Makes the release reproducible and therefore not private; refused with a ledger.
     n_threads, batch_rows : int, optional
         Threads to use, records to read at a time; neither changes the result.
 
@@ -145,7 +145,7 @@ def release_moments(
 def noisy_moments(
     mechanism: Mechanism, index: BallIndex, locations: Points, beta: float, tau: float, lattice: Lattice
 ) -> Release:
-    """Make one pass over the records and draw the noise once."""
+    """Make one pass over the records and add the noise; return the release."""
     task = SumTask(partial(MomentSums, index, beta, tau, lattice.steps, HOMOGENEOUS))
     values = mechanism.release(task, lattice)
     return Release(

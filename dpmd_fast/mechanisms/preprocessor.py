@@ -1,6 +1,6 @@
-"""`private_preprocessor`: medians and MADs of a private reference, bought with a budget.
+"""`private_preprocessor`: medians and MADs of a private reference, paid for with a budget.
 
-records --> NestedCounts (exact integers) --> noise --> Preprocessor (public numbers from then on)
+records --> NestedCounts (exact integers) --> noise --> Preprocessor (public numbers)
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dpmd_fast.models.preprocessor import (
     Logs,
     Preprocessor,
     chosen_logs,
+    invalid_to_nan,
     is_skewed,
     label,
-    validity,
 )
 from dpmd_fast.models.quantiles import cumulative, fitted_counts, median_and_mad, quantile
 from dpmd_fast.privacy.budget import Budget
@@ -38,12 +38,12 @@ from dpmd_fast.reference.histograms import Integers, NestedCounts
 from dpmd_fast.reference.sources.mapped import MappedSource
 
 _MOST = 1 << 62
-_COARSE, _HOPELESS = 0.1, 0.25  # errors in rank that are warned of, and not worth a spend
-_AT_THE_END = 0.05  # share of a column in a bin at the end of its grid that is warned of
+_COARSE, _HOPELESS = 0.1, 0.25  # error in rank above which to warn, and to refuse the spend
+_AT_THE_END = 0.05  # share of a column in the first or last bin of its grid above which to warn
 
 
 class PreprocessWarning(UserWarning):
-    """Released numbers are coarse, or the bounds do not fit the data: told from the release alone."""
+    """The released numbers are coarse, or the bounds do not fit the data, judged by the release alone."""
 
 
 def private_preprocessor(
@@ -63,42 +63,43 @@ def private_preprocessor(
     seed: int | None = None,
     batch_rows: int | None = None,
 ) -> Preprocessor:
-    """The paper's preprocessing with medians and MADs of a private reference, by one accounted release.
+    """Release the paper's preprocessing: medians and MADs of a private reference, in one accounted release.
 
     Parameters
     ----------
     reference : array, DataFrame, Arrow table or reader, path or list of paths of Parquet files
         The private records, in original units; read in batches, once for the release.
     bounds : mapping of column names to (low, high), or array (D, 2)
-        Public numbers between which the values of each column are expected; values outside count as the
-        nearest bin. Choose them from knowledge of the field, never by looking at the reference. Wide ones
-        cost little: 200 standard deviations are fine.
+        Public numbers between which the values of each column are expected; values outside count in the
+        nearest bin. Choose them from domain knowledge, never by looking at the reference. Wide bounds cost
+        little: 200 standard deviations are fine.
     budget : Budget
         Spent completely, on all columns together.
     log : "auto", bool, or sequence of bool or of column names
-        Which columns to log; the low bound of these must be positive. "auto" decides by the released deciles
-        for the columns whose low bound is positive, as `Preprocessor.from_public` does, and logs no others.
+        Which columns to log; their low bound must be positive. "auto" decides by the released deciles for
+        columns with a positive low bound, as `Preprocessor.from_public` does, and logs no others.
     clip, skewness : float
-        As in `Preprocessor`, `Preprocessor.from_public`.
+        As in `Preprocessor` and `Preprocessor.from_public`.
     bins : int
-        Of each grid: a power of 4 from 16 to 65536. Evenly spaced in the logarithm for columns that are or
-        may be logged.
+        Bins of each grid: a power of 4 from 16 to 65536. Evenly spaced in the logarithm for columns that are
+        or may be logged.
     adjacency : {"replace-one", "add-remove"}
         Which data sets count as neighbours.
     on_invalid : {"raise", "drop"}
-        What becomes of values that are not finite or beyond 1e100, or not positive in a column that `log`
-        names. "raise" reads the reference once before the spend and refuses it; "drop" counts such a value
-        nowhere, and the other values of its record as always.
+        How to treat values that are not finite or beyond 1e100, or not positive in a column that `log` names.
+        "raise" reads the reference once before the spend and refuses it; "drop" ignores such a value, but
+        not the other values of its record.
     columns : list of str, optional
-        Columns to use, where the reference is a table.
+        Columns to use, if the reference is a table.
     ledger : Ledger or path, optional
         Pays for the release: the debit is made before the pass over the reference, or refused with
-        `BudgetExceeded`. Without a ledger nothing but this release is counted.
+        `BudgetExceeded`. Without a ledger, only this release is counted.
     dataset : str, optional
         The name of the reference in the ledger.
     seed : int, optional
-        Makes the release reproducible, and not private; not with a ledger.
+        Makes the release reproducible and therefore not private; refused with a ledger.
     batch_rows : int, optional
+        Records to read at a time; no effect on the result.
 
     Returns
     -------
@@ -121,7 +122,7 @@ def private_preprocessor(
     )
     source = open_records(terms, reference, columns, batch_rows)
     if not source.local:
-        source.blocks()  # says what engines are for
+        source.blocks()  # raises, saying what engines can be used for
     clip = checked("clip", clip, positive=True, below=LARGEST)
     skewness = checked("skewness", skewness, below=1.0)
     names, D = source.column_names, source.n_columns
@@ -129,10 +130,10 @@ def private_preprocessor(
     choices = chosen_logs(log, names, D)
     plan = nested_lattice(budget.mu, D, bins, adjacency)
     grids = [_grid(label(names, place), *limits[place], bins, choices[place]) for place in range(D)]
-    counted = MappedSource(source, validity(np.array([choice is True for choice in choices])))
+    counted = MappedSource(source, invalid_to_nan(np.array([choice is True for choice in choices])))
     public_rows = source.rows if adjacency == "replace-one" else None
     if public_rows is not None:
-        _check_worth(public_rows, D, budget, bins)
+        _check_accuracy(public_rows, D, budget, bins)
     mechanism = prepare(
         terms,
         counted,
@@ -148,7 +149,7 @@ def private_preprocessor(
         for block in mechanism.blocks():
             counts.add(block)
         noisy = noisy_counts(counts.counts, plan, mechanism.entropy)
-    # what follows sees the noisy counts and public numbers only
+    # from here on, only noisy counts and public numbers are used
     known = counts.rows if adjacency == "replace-one" and on_invalid == "raise" else None
     fitted = fitted_counts(noisy, known)
     scales = [_scales(*pair, skewness) for pair in zip(grids, fitted, choices, strict=True)]
@@ -165,7 +166,7 @@ def private_preprocessor(
 
 
 def nested(counts: Integers) -> list[Integers]:
-    """The histograms of all levels, from the coarsest to `counts`."""
+    """Return the histograms of all levels, from the coarsest to `counts`."""
     levels = [counts]
     while levels[0].shape[1] > BRANCHES:
         levels.insert(0, levels[0].reshape(len(counts), -1, BRANCHES).sum(axis=2))
@@ -173,9 +174,9 @@ def nested(counts: Integers) -> list[Integers]:
 
 
 def noisy_counts(counts: Integers, plan: NestedLattice, entropy: EntropySource) -> list[Floats]:
-    """The nested histograms with noise, from the coarsest level on, in counts: what may be seen.
+    """Return the nested histograms with noise, from the coarsest level on, in counts: public from here on.
 
-    One release of the mechanism for all columns and levels together; `NestedLattice` has the proof.
+    This is one release for all columns and levels together; `NestedLattice` has the proof.
     """
     if int(counts.sum(axis=1).max()) * plan.unit >= _MOST:
         raise UserOverflowError("too many records for 64-bit sums at this budget")
@@ -190,22 +191,24 @@ def noisy_counts(counts: Integers, plan: NestedLattice, entropy: EntropySource) 
 def _checked_bounds(bounds: Any, names: tuple[str, ...] | None, columns: int) -> list[tuple[float, float]]:
     if isinstance(bounds, Mapping):
         if names is None:
-            raise UserValueError(f"bounds has names, and an array has none: must be an array ({columns}, 2)")
+            raise UserValueError(
+                f"bounds maps column names, and an array has none: must be an array ({columns}, 2)"
+            )
         if set(bounds) != set(names):
             missing, unknown = sorted(set(names) - set(bounds)), sorted(map(str, set(bounds) - set(names)))
-            told = (
+            problem = (
                 f"lacks {', '.join(map(repr, missing))}"
                 if missing
                 else f"has {', '.join(map(repr, unknown))}"
             )
             raise UserValueError(
-                f"bounds {told}: must have a pair for each column that is used, and no others"
+                f"bounds {problem}: must have a pair for each column that is used, and no others"
             )
         bounds = [bounds[name] for name in names]
     try:
         given = np.asarray(bounds)
         limits = np.empty(0) if given.dtype.kind == "c" else given.astype(np.float64)
-    except Exception:  # of whatever kind: its text may show what was given
+    except Exception:  # of any kind; its text may show what was given
         limits = np.empty(0)
     if limits.shape != (columns, 2):
         raise UserValueError(
@@ -218,20 +221,20 @@ def _checked_bounds(bounds: Any, names: tuple[str, ...] | None, columns: int) ->
 
 
 def _grid(what: str, low: float, high: float, bins: int, choice: bool | None) -> Grid:
-    """Even in the logarithm where the column is logged, and where that is open and possible."""
+    """Return the grid of a column: geometric if the column is logged, or if "auto" might log it."""
     if choice and not low > 0.0:
-        raise UserValueError(f"bounds of {what}: low must be positive where log is taken")
+        raise UserValueError(f"bounds of {what}: low must be positive in a column that is logged")
     try:
         grid = Grid.between(low, high, bins, choice if choice is not None else low > 0.0)
     except ValueError as problem:
         raise UserValueError(f"bounds of {what}: {problem}") from None
     if not np.diff(grid.edges).min() > 8.0 * SMALLEST_SCALE:  # a MAD is a quarter of a bin or more
-        raise UserValueError(f"bounds of {what}: are too narrow, or too near 0, for {bins} bins")
+        raise UserValueError(f"bounds of {what}: too narrow, or too near 0, for {bins} bins")
     return grid
 
 
-def _check_worth(n: int, columns: int, budget: Budget, bins: int) -> None:
-    """Refuse a spend on noise; `n` must be public."""
+def _check_accuracy(n: int, columns: int, budget: Budget, bins: int) -> None:
+    """Refuse a budget that would buy little but noise; `n` must be public."""
     if n == 0:
         raise UserValueError("reference has 0 sample(s): must have at least 1")
     error = rank_error(n, columns, budget, bins=bins)
@@ -244,7 +247,7 @@ def _check_worth(n: int, columns: int, budget: Budget, bins: int) -> None:
 
 
 def _scales(grid: Grid, counts: Floats, choice: bool | None, skewness: float) -> tuple[float, float, bool]:
-    """Centre, scale and whether to log, from released counts."""
+    """Return centre, scale and whether to log, from released counts."""
     ranks = cumulative(counts)
     logged = choice
     if logged is None:
@@ -265,26 +268,27 @@ def _warn(
     scales: Sequence[tuple[float, float, bool]],
     plan: NestedLattice,
 ) -> None:
-    """Say what the release shows to be poor; all of it was released or is public."""
+    """Warn of poor accuracy or poor bounds, judged by released and public numbers only."""
     totals = counts.sum(axis=1)
-    told = []
+    problems = []
     error = plan.rank_noise / float(totals.min())
     if error > _COARSE:
-        told.append(f"ranks are uncertain by {error:.0%} of the records")
+        problems.append(f"ranks are uncertain by {error:.0%} of the records")
     most = _AT_THE_END * totals + 3.0 * plan.noise_scale
     ends = np.flatnonzero(np.maximum(counts[:, 0], counts[:, -1]) > most)
     if len(ends):
-        told.append(f"many records are at or beyond the bounds in {_listed(names, ends)}: give wider ones")
-    fine = []
+        problems.append(f"many records are at or beyond the bounds in {_listed(names, ends)}: widen them")
+    narrow = []
     for place, (grid, (center, scale, logged)) in enumerate(zip(grids, scales, strict=True)):
         edges = np.log(grid.edges) if logged else grid.edges
         end = min(max(int(np.searchsorted(edges, center)), 1), len(edges) - 1)
         if scale < edges[end] - edges[end - 1]:
-            fine.append(place)
-    if fine:
-        told.append(f"the MAD is below one bin in {_listed(names, fine)}: give narrower bounds or more bins")
-    if told:
-        warnings.warn(f"released preprocessing: {'; '.join(told)}", PreprocessWarning, stacklevel=3)
+            narrow.append(place)
+    if narrow:
+        columns = _listed(names, narrow)
+        problems.append(f"the MAD is below one bin in {columns}: give narrower bounds or more bins")
+    if problems:
+        warnings.warn(f"released preprocessing: {'; '.join(problems)}", PreprocessWarning, stacklevel=3)
 
 
 def _listed(names: tuple[str, ...] | None, places: Any) -> str:

@@ -1,7 +1,7 @@
 """Algorithm 1 of the paper, DP-Projector: a private tangent space at one public point.
 
-Its privacy is conditional: the noise is scaled with Lemma 1, which holds for an unknown constant C.
-The result carries a `Guarantee` that says so.
+Its privacy is conditional: the noise is scaled with Lemma 1, which holds for an unknown constant C. The
+`Guarantee` of the result says so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CLASSIC_C1 = 1.25
 
 @dataclass(frozen=True, eq=False)
 class ProjectorRelease:
-    """What Algorithm 1 releases at one point."""
+    """The release of Algorithm 1 at one point."""
 
     projector: Floats = field(repr=False)  # (D, D), rank dim
     basis: Floats = field(repr=False)  # (D, dim), orthonormal columns
@@ -62,9 +62,9 @@ def dp_projector(
     dataset: str | None = None,
     seed: int | None = None,
 ) -> ProjectorRelease:
-    """Algorithm 1 of the paper, DP-Projector: a private tangent space at one public point.
+    """Release a private tangent space at one public point, by Algorithm 1 of the paper (DP-Projector).
 
-    The top-`dim` projector of the covariance of the reference points within `bandwidth` of `z`, plus a
+    It is the top-`dim` projector of the covariance of the reference points within `bandwidth` of `z`, plus a
     symmetric Gaussian matrix, projected back to rank `dim`.
 
     Parameters
@@ -76,19 +76,19 @@ def dp_projector(
     bandwidth, dim : float, int
         h and d; public.
     budget : Budget
-        What this one release spends.
+        Spent by this one release.
     calibration : {"classic", "budget"}
         ``"classic"`` is the algorithm as printed, noise ``C sqrt(2 ln(1.25/delta)) / (epsilon n h^d)``,
         which is proved for epsilon <= 1 and refused above; ``"budget"`` is ``Delta_P / budget.mu``.
     sensitivity_constant : float
         C of Lemma 1. The printed algorithm has C = 1.
     ledger : Ledger or path, optional
-        Pays for the release: the debit is made before the reference is looked at, or refused with
-        `BudgetExceeded`. Without a ledger nothing but this release is counted.
+        Pays for the release: the debit is made before the reference is used, or refused with
+        `BudgetExceeded`. Without a ledger, only this release is counted.
     dataset : str, optional
         The name of the reference in the ledger.
     seed : int, optional
-        Makes the run reproducible, and not private; not with a ledger.
+        Makes the run reproducible and therefore not private; refused with a ledger.
 
     Returns
     -------
@@ -97,8 +97,8 @@ def dp_projector(
 
     Notes
     -----
-    Where fewer than dim + 1 reference points lie in the ball, the projector that noise is added to is
-    zero: the result then has no tangent in it, and does not say so, since saying so is not paid for.
+    If fewer than dim + 1 reference points lie in the ball, noise is added to a zero matrix: the result then
+    holds no tangent, and does not say so, since no budget pays for saying so.
     """
     terms = check_terms(budget=budget, ledger=ledger, dataset=dataset, seed=seed)
     reference = checked_points("Y", Y)

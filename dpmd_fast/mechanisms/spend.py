@@ -1,13 +1,13 @@
-"""The prologue of every release: from the caller's arguments to the debit, in one order.
+"""The common start of every release: from the caller's arguments to the debit, in one order.
 
-    check_terms      ledger account, budget, adjacency, invalid records, seed, threads
-    open_records     what the reference is, without reading its values
-    public_points    the points that the caller calls public
-    prepare          can it be paid? are the records valid? then the noise is ready to be drawn
-    Mechanism.run    the debit, then the first pass over the records
+    check_terms      check ledger account, budget, adjacency, invalid records, seed, threads
+    open_records     open the reference, without reading its values
+    public_points    check the public points
+    prepare          refuse a spend that cannot be paid or records that are not valid; open the noise source
+    Mechanism.run    make the debit, then the first pass over the records
 
 A release that is refused before `Mechanism.run` has spent nothing. Without a ledger nothing is debited, and
-the guarantee says that nothing else is counted.
+the guarantee says that no other release is counted.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def check_terms(
     on_invalid: Any = "raise",
     n_threads: int | None = None,
 ) -> Terms:
-    """Check the arguments that every release takes; the ledger is looked at, and no record is read."""
+    """Check the arguments that every release takes; look the account up, read no record."""
     account = open_account(ledger, dataset, seed)
     check_budget(budget)
     checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
@@ -117,7 +117,7 @@ def public_points(
 ) -> Points:
     """Return public points, preprocessed, with the columns of the reference where both have names.
 
-    Points that are the reference, or overlap it in memory or on disk, are refused: they would not be public.
+    Points that are the reference, or overlap it in memory or on disk, are refused: they are not public.
     """
     named = _by_name(name, points, source.column_names)
     chosen = checked_points(name, named) if preprocess is None else preprocessed(name, named, preprocess)
@@ -155,19 +155,19 @@ def _by_name(name: str, points: Any, names: tuple[str, ...] | None) -> Any:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Passes over private records: the debit comes before the first, noise goes into what each one sums.
+    """Passes over private records: makes the debit before the first pass and adds noise to the sums of each.
 
     Attributes
     ----------
     source : ReferenceSource or None
-        The private records; None where they have been read already, as by local PCA.
+        The private records; None if they have been read already, as by local PCA.
     charge : Charge
         The debit, made once, before the first pass.
     entropy : EntropySource
-        Of the noise.
+        Source of the noise.
     n_threads : int or None
     view : callable or None
-        What becomes of each block of records first, such as coordinates in a subspace.
+        Applied to each block of records first, for instance to get coordinates in a subspace.
     """
 
     source: ReferenceSource | None
@@ -189,27 +189,27 @@ class Mechanism:
         return self.charge.receipt
 
     def failing_safely(self) -> AbstractContextManager[None]:
-        """Return a block in which an error after the debit says that the debit stays."""
+        """Return a context in which an error after the debit says that the debit stays."""
         return self.charge.covering()
 
-    def seen_through(self, view: View) -> Mechanism:
+    def with_view(self, view: View) -> Mechanism:
         """Return the same mechanism for records that `view` maps one by one."""
         return replace(self, view=view)
 
     def run(self, task: SumTask) -> PartialSums:
-        """Make one pass over the records, after the debit. The sums are private."""
+        """Make the debit, then one pass over the records. The sums are private."""
         assert self.source is not None
         self.charge.debit()
         return self.source.run(task if self.view is None else with_view(task, self.view), self.n_threads)
 
     def blocks(self) -> Iterator[Points]:
-        """Read the records, after the debit. They are private."""
+        """Make the debit, then read the records. They are private."""
         assert self.source is not None
         self.charge.debit()
         return self.source.blocks()
 
     def release(self, task: SumTask, lattice: Lattice) -> Floats:
-        """Make one pass over the records and add noise to the sums: what comes out may be seen."""
+        """Make one pass over the records and add noise to the sums: the result is public."""
         return noisy_sums(self.run(task).values, lattice, self.entropy, self.n_threads)
 
 
@@ -227,22 +227,22 @@ def prepare(
     rows: int | None = None,
     stacklevel: int = 4,
 ) -> Mechanism:
-    """Refuse what cannot be paid or is not valid; nothing is spent before the mechanism runs.
+    """Refuse a release that cannot be paid or whose records are not valid; spend nothing.
 
     Parameters
     ----------
     terms, source, guarantee
-        What was asked for, the records as they are summed, and what is promised: the debit is its mu^2.
+        Checked arguments, the records as they are summed, and the guarantee: the debit is its mu^2.
     what, mechanism, parameters
         For the history of the ledger; public.
     bound_to : Any
-        The reference whose fingerprint counts, if not `source`: before preprocessing, for instance.
+        The reference to fingerprint, if not `source`: before preprocessing, for instance.
     validate : bool
-        Whether to check the records, under ``on_invalid="raise"``; False if that has been done.
+        Whether to check the records under ``on_invalid="raise"``; False if that has been done.
     advice : str, optional
         What to do about invalid records, if not the usual.
     rows : int, optional
-        Public number of records; by default that of `source`, where the adjacency makes it public.
+        Public number of records; by default that of `source`, if the adjacency makes it public.
     stacklevel : int
         Of the warning about a large delta.
     """

@@ -1,4 +1,4 @@
-"""A certified release of moments, and what can be read off it at no further cost."""
+"""A certified release of moments, and what can be computed from it at no further cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Features = Literal["moments", "subspace", "residual"]
-_NO_SPREAD = 1e-9  # an eigenvalue over the whole second moment at which it is 0 but for rounding
+_NO_SPREAD = 1e-9  # eigenvalue over the whole second moment, below which it is 0 up to rounding
 
 
 class LocalMoments(NamedTuple):
@@ -32,11 +32,11 @@ class LocalMoments(NamedTuple):
 
 
 def read_moments(values: Floats, c: float, h: float = 1.0, *, longest: float = math.inf) -> LocalMoments:
-    """Read mass, mean offset and covariance off homogeneous second moments (K, D + 1, D + 1).
+    """Return mass, mean offset and covariance from homogeneous second moments (K, D + 1, D + 1).
 
-    In units of the bandwidth, or of the data if `h` is given. An offset above `longest` is shortened to it: a
-    mean over a ball is never further away than its radius, but noise can put it there. Where the mass is not
-    positive, there is nothing to read, and the moments are divided by 1.
+    In units of the bandwidth, or of the data if `h` is given. An offset longer than `longest` is shortened to
+    it: the mean over a ball lies inside the ball, but noise can move it out. Where the mass is not positive,
+    the moments mean nothing and are divided by 1.
     """
     mass = values[:, -1, -1] / c
     safe = np.where(mass > 0.0, mass, 1.0)
@@ -59,11 +59,11 @@ class Release:
     values : array (K, F, F)
         Symmetric; noise included.
     features : {"moments", "subspace", "residual"}
-        What the vectors f are; the read-out is for "moments", where F = D + 1.
+        What the vectors f hold; mass, mean and covariance need "moments", where F = D + 1.
     noise_scale : float
         Standard deviation of the noise on the diagonal of `values`; off it, 1/sqrt(2) of that.
     tau : float
-        Norm to which the contribution of a record, over all locations together, is clipped.
+        Norm to which a record's contribution to all locations together is clipped.
     c, bandwidth, beta : float
         Parameters of the moments.
     lattice : float
@@ -74,8 +74,8 @@ class Release:
     receipt : Receipt or None
         The debit that paid for it, if there was a ledger.
     uncleaned : Release or None
-        What `cleaned` was called on: it says which locations are occupied, and gives the directions of a
-        tangent space that cleaning has left without any spread.
+        The release that `cleaned` was called on: it determines which locations are occupied, and the tangent
+        directions that cleaning has left without spread.
     """
 
     values: Floats = field(repr=False)
@@ -105,8 +105,8 @@ class Release:
 
     @cached_property
     def occupied(self) -> NDArray[np.bool_]:
-        """Where the mass is at least three deviations of its noise (K,)."""
-        if self.uncleaned is not None:  # clipping negative eigenvalues makes mass out of noise
+        """Whether the mass at each location is at least three deviations of its noise (K,)."""
+        if self.uncleaned is not None:  # clipping negative eigenvalues turns noise into mass
             return self.uncleaned.occupied & (self.mass > 0.0)
         return self.signal_to_noise >= OCCUPIED
 
@@ -124,12 +124,12 @@ class Release:
         return self._occupied(self._read.covariance)
 
     def cleaned(self, dim: int) -> Release:
-        """The release with noise taken out, for records near a manifold of dimension `dim`.
+        """Return the release with noise reduced, for records near a manifold of dimension `dim`.
 
-        There the values have dim + 1 large eigenvalues at each location. They are kept; the others, which
-        hold the spread of the records off the manifold and noise, are multiplied by the share of their
+        Near a manifold the values have dim + 1 large eigenvalues at each location. They are kept; the others,
+        which hold noise and the spread of the records off the manifold, are multiplied by the share of their
         energy, pooled over the occupied locations, that noise of the known size does not explain. Negative
-        eigenvalues become 0. The values are then no lattice points any more.
+        eigenvalues become 0. The values are then no longer lattice points.
         """
         signal = self.occupied
         dim = self._checked_dim(dim)
@@ -144,11 +144,11 @@ class Release:
         return replace(self, values=0.5 * (values + values.transpose(0, 2, 1)), uncleaned=self)
 
     def tangents(self, dim: int) -> Floats:
-        """Top-`dim` eigenvectors of the covariance (K, D, dim); zero where not occupied.
+        """Return the top-`dim` eigenvectors of the covariance (K, D, dim); zero where not occupied.
 
-        Where cleaning has left fewer than `dim` directions with any spread, the others are those of the
-        largest spread before it among the directions at right angles: all without spread are alike, and which
-        of them an eigensolver returns differs from one machine to the next.
+        Where cleaning has left fewer than `dim` directions with any spread, the missing ones are those
+        orthogonal directions that had the largest spread before cleaning: without a fixed rule, the
+        eigensolver would choose among directions without spread, and differently on each machine.
         """
         dim = self._checked_dim(dim)
         out = np.zeros((*self.locations.shape, dim))
@@ -186,9 +186,9 @@ class Release:
 
 
 def _completed(kept: Floats, covariance: Floats, dim: int) -> Floats:
-    """Orthonormal columns `kept` (D, r) and the dim - r others in which `covariance` is largest."""
-    apart = np.eye(len(covariance)) - kept @ kept.T
+    """Return orthonormal columns `kept` (D, r) and the dim - r others in which `covariance` is largest."""
+    complement = np.eye(len(covariance)) - kept @ kept.T
     largest = float(np.abs(covariance).sum())  # above every eigenvalue: `kept` sorts below all others
-    spreads = apart @ covariance @ apart - (1.0 + largest) * (kept @ kept.T)
+    spreads = complement @ covariance @ complement - (1.0 + largest) * (kept @ kept.T)
     added = np.linalg.eigh(0.5 * (spreads + spreads.T))[1][:, kept.shape[1] - dim :]
     return np.concatenate([added, kept], axis=1)

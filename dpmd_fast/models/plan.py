@@ -1,4 +1,4 @@
-"""Predict what an atlas would cost and give, from public numbers: nothing is spent, no reference is read."""
+"""Predict cost and accuracy of an atlas from public numbers: nothing is spent, and no reference is read."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Plan:
     Attributes
     ----------
     bandwidth : float
-        Where it would begin; "auto" may go on to a smaller one.
+        The first bandwidth; "auto" may continue with a smaller one.
     rounds : int
     dim : int
     anchors : int
-        Charts of round 1.
+        Number of anchors in round 1.
     signal_to_noise : float
         Median mass of an anchor over the deviation of its noise, in round 1 of three.
     noise_error : float
-        Error that noise would leave in the finished map; the bias of the bandwidth comes on top, and cannot
-        be known before something is spent.
+        Error that noise would leave in the finished map; the bias of the bandwidth adds to it, and cannot be
+        known before something is spent.
     recommended_epsilon : float
-        Smallest epsilon of 1/2 octave steps, at the same delta, for which three rounds have enough signal.
+        Smallest epsilon, in steps of sqrt(2) and at the same delta, with enough signal for three rounds.
     seconds : float
-        Rough time of the sums over the records on one core; reading them comes on top.
+        Rough time of the sums over the records on one core; reading the records adds to it.
     mu2 : float
         What would be spent.
     advice : str
@@ -82,9 +82,9 @@ def plan(
     Parameters
     ----------
     anchors : array (m, D)
-        The public points that `release_atlas` would get.
+        The public points to be given to `release_atlas`.
     n : int
-        Number of private records, if it is public.
+        Number of private records, if it is public, or a public guess.
     dim, budget, bandwidth, cover, adjacency, preprocess
         As for `release_atlas`.
     n_threads : int, optional
@@ -120,7 +120,7 @@ def plan(
 
 
 def _enough(budget: Budget, signal: float) -> float:
-    """Epsilon at which S / s, which grows with mu, supports three rounds."""
+    """Return the epsilon at which S / s, which grows with mu, supports three rounds."""
     epsilon = budget.epsilon
     factor = math.sqrt(2.0)
     while rounds_for(signal * Budget(epsilon, budget.delta, budget.conversion).mu / budget.mu) < 3:
@@ -143,6 +143,6 @@ def _advice(signal: float, rounds: int, enough: float, budget: Budget, hopeless:
     if signal >= 3.0 and not hopeless:
         return f"Signal for one round only; three rounds need epsilon = {enough:.3g} or more records."
     return (
-        f"Hardly any chart would stand out of the noise at epsilon = {budget.epsilon:g}: do not spend; use a "
-        f"larger bandwidth, more records or epsilon = {enough:.3g}."
+        f"Hardly any chart would stand out from the noise at epsilon = {budget.epsilon:g}: do not spend; use "
+        f"a larger bandwidth, more records or epsilon = {enough:.3g}."
     )

@@ -1,7 +1,7 @@
 """The paper's preprocessing of biomarkers: log of skewed columns, median and MAD, clip.
 
-A `Preprocessor` holds public numbers only. They are given, computed from a public sample, or bought with a
-budget (`preprocess_release`). None is ever taken from private records in passing.
+A `Preprocessor` holds public numbers only. They are given, computed from a public sample, or released with a
+budget (`private_preprocessor`), never computed from private records without one.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Logs: TypeAlias = Literal["auto"] | bool | Sequence[bool] | Sequence[str]
 
-CLIP = 8.0  # the paper's
+CLIP = 8.0  # the paper's value
 SKEWED = 0.2  # decile skewness of a lognormal column whose third standardised moment is 1
 INVALID = (
-    f"values of columns that are logged must be positive, too; pass {DROP} to leave such values out, or "
+    f"values of logged columns must be positive as well; pass {DROP} to leave such values out, or "
     "clean the reference"
 )
 SMALLEST_SCALE = 1e-40
@@ -41,7 +41,7 @@ _DECILES = (0.1, 0.5, 0.9)
 
 
 def preprocessed(name: str, points: Any, preprocess: Preprocessor | None) -> Floats:
-    """Public points in the units that releases work in."""
+    """Return public points in preprocessed units, or checked as they are if `preprocess` is None."""
     if preprocess is None:
         return np.asarray(checked_points(name, points), dtype=np.float64)
     if not isinstance(preprocess, Preprocessor):
@@ -58,19 +58,19 @@ class Preprocessor:
     Parameters
     ----------
     center, scale : sequence of float
-        Of each column, after the logarithm where it is taken. Public numbers, never read off the reference.
+        For each column, after the logarithm if it is logged. Public numbers, never read off the reference.
     log : sequence of bool
         Which columns are logged; by default none.
     clip : float
-        c; the paper's is 8.
+        c; 8 in the paper.
     column_names : sequence of str, optional
-        Then tables have to have these columns, and messages name them.
+        If given, tables must have these columns, and messages name them.
     guarantee : Guarantee, optional
-        What the numbers cost, where they were bought with a budget (`private_preprocessor`); None for numbers
-        that are public by themselves.
+        The guarantee of the numbers if a budget paid for them (`private_preprocessor`); None for numbers that
+        are public by themselves.
     receipt : Receipt, optional
-        The debit that paid for them, if there was a ledger; ``receipt.record_file(path)`` notes a file there.
-        Neither in files nor in copies that go to other processes.
+        The debit that paid for them, if there was a ledger; ``receipt.record_file(path)`` records a file
+        there. Never written to files or sent to other processes.
     """
 
     center: tuple[float, ...]
@@ -128,12 +128,12 @@ class Preprocessor:
         skewness: float = SKEWED,
         column_names: Sequence[str] | None = None,
     ) -> Preprocessor:
-        """The paper's rule with the medians and MADs of a public sample.
+        """Apply the paper's rule to the medians and MADs of a public sample.
 
         Parameters
         ----------
         sample : array or DataFrame
-            Public points. Never the reference or a part of it: its medians would be unpaid for.
+            Public points. Never the reference or a part of it: no budget would pay for its medians.
         log : "auto", bool, or sequence of bool or of column names
             Which columns to log. The paper says "skewed biomarkers"; "auto" takes those of positive values
             whose decile skewness, (q10 + q90 - 2 q50) / (q90 - q10), is above `skewness` and is smaller in
@@ -163,11 +163,11 @@ class Preprocessor:
             scaled[:, place] = logarithms if choice else column
         center = np.median(scaled, axis=0)
         scale = np.median(np.abs(scaled - center), axis=0)
-        still = [label(names, place) for place in np.flatnonzero(scale <= SMALLEST_SCALE)]
-        if still:
+        constant = [label(names, place) for place in np.flatnonzero(scale <= SMALLEST_SCALE)]
+        if constant:
             raise UserValueError(
-                f"sample has a median absolute deviation of 0 in {', '.join(still)}: such columns cannot be "
-                "scaled by it; leave them out, or give numbers of your own"
+                f"sample has a median absolute deviation of 0 in {', '.join(constant)}: such columns cannot "
+                "be scaled by it; leave them out, or construct a Preprocessor with your own numbers"
             )
         return cls(tuple(center.tolist()), tuple(scale.tolist()), tuple(logs), clip, names)
 
@@ -176,20 +176,20 @@ class Preprocessor:
         return len(self.center)
 
     def forward(self, X: Any, *, name: str = "X") -> Points:
-        """Public points in preprocessed units; float32 stays float32.
+        """Return public points in preprocessed units; float32 stays float32.
 
-        A value that is not positive in a logged column is refused, and so is one that is not finite; messages
-        call the points `name`. For private records there is `dpmd_fast.reference.preprocessed_records`.
+        Values that are not finite, or not positive in a logged column, are refused; messages call the points
+        `name`. For private records use `dpmd_fast.reference.sources.mapped.preprocessed_records`.
         """
         points = self._checked(name, X)
         self._check_positive(name, points)
         return self._clipped(self._scaled(points)).astype(points.dtype, copy=False)
 
     def inverse(self, X: Any) -> Points:
-        """Points in original units; float32 stays float32.
+        """Return points in original units; float32 stays float32.
 
-        Undoes `forward` but for the clip: a coordinate at the limit comes back as the limit, in original
-        units. Coordinates beyond it are allowed.
+        Undoes `forward` except for the clip: a clipped coordinate becomes the limit in original units.
+        Coordinates beyond the limit are allowed.
         """
         points = self._checked("X", X)
         with np.errstate(over="ignore"):
@@ -201,20 +201,22 @@ class Preprocessor:
         return out
 
     def mapping(self) -> Callable[[Floats], Floats]:
-        """Return the function that maps records, for where they are: it carries public numbers alone."""
+        """Return the function that maps records where they are; it holds public numbers only."""
         return dataclasses.replace(self, guarantee=None, receipt=None)._mapped
 
     def _mapped(self, block: Floats) -> Floats:
-        """Map records to preprocessed units, and what is not valid in them to NaN, without a message."""
-        return self._clipped(self._scaled(validity(np.array(self.log))(block)))
+        """Map records to preprocessed units, and values that are not valid to NaN, without a message."""
+        return self._clipped(self._scaled(invalid_to_nan(np.array(self.log))(block)))
 
     def moved(
         self, points: Floats, move: Callable[[Floats], tuple[Floats, Flags]], name: str = "Z"
     ) -> tuple[Floats, Flags, Flags]:
-        """Public points moved by a map of preprocessed units; also which it reached, and which were clipped.
+        """Move public points by a map of preprocessed units.
 
-        A coordinate that `move` leaves where it was keeps its value to the last bit, beyond the limit as
-        well. Any other is the inverse of where it was moved to: ``forward(moved) = move(forward(points))``.
+        Returns the points in original units, which of them `move` reached, and which were clipped.
+
+        A coordinate that `move` does not change keeps its value to the last bit, even beyond the limit. Any
+        other is converted back from its new value: ``forward(moved) = move(forward(points))``.
         """
         self._check_positive(name, points)
         scaled = self._scaled(points)
@@ -225,7 +227,7 @@ class Preprocessor:
         return out, reached, (scaled != before).any(axis=1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold; `from_dict` makes an equal preprocessor of them."""
+        """Return plain values that JSON can hold; `from_dict` makes an equal preprocessor of them."""
         given = dataclasses.asdict(dataclasses.replace(self, receipt=None))
         del given["receipt"]
         for name in ("center", "scale", "log"):
@@ -237,7 +239,7 @@ class Preprocessor:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Preprocessor:
-        """What `to_dict` was called on; anything else is refused."""
+        """Return the preprocessor that `to_dict` was called on; refuse anything else."""
         wanted = {one.name for one in dataclasses.fields(cls)} - {"receipt"}
         if not isinstance(values, Mapping) or set(values) != wanted:
             raise UserValueError(f"a preprocessor must have exactly {', '.join(sorted(wanted))}")
@@ -246,7 +248,7 @@ class Preprocessor:
             try:
                 paid = Guarantee(**{**paid, "conditions": tuple(paid["conditions"])})
             except (KeyError, TypeError):
-                raise UserValueError("guarantee: is not that of a release") from None
+                raise UserValueError("guarantee: must hold the fields of a Guarantee") from None
         lists = ("center", "scale", "log", *(() if values["column_names"] is None else ("column_names",)))
         if not all(isinstance(values[name], (list, tuple)) for name in lists):
             raise UserValueError(f"{', '.join(lists)}: must be lists")
@@ -257,7 +259,7 @@ class Preprocessor:
         points = checked_points(name, X)
         if points.shape[1] != self.n_columns:
             raise UserValueError(
-                f"{name} has {points.shape[1]} features: must have {self.n_columns}, as the preprocessor"
+                f"{name} has {points.shape[1]} features: must have {self.n_columns}, like the preprocessor"
             )
         return points
 
@@ -281,8 +283,8 @@ class Preprocessor:
     def _scaled(self, points: Points) -> Floats:
         logged, center, scale = self._arrays
         out = np.array(points, dtype=np.float64)
-        # At 0 this is the logarithm, taken by the C library value by value. NumPy takes several at a time
-        # where it can, and the last bits of a record could then depend on its place.
+        # boxcox at 0 is the logarithm, computed by the C library value by value. NumPy's is vectorised, and
+        # the last bits of a record could then depend on its position.
         out[:, logged] = boxcox(out[:, logged], 0.0)
         out -= center
         out /= scale
@@ -298,8 +300,8 @@ class Preprocessor:
         return out
 
 
-def validity(logged: Flags) -> Callable[[Floats], Floats]:
-    """A mapping of records that puts NaN where a value is not finite, huge, or not positive though logged."""
+def invalid_to_nan(logged: Flags) -> Callable[[Floats], Floats]:
+    """Return a function that replaces values by NaN that are not finite, huge, or logged but not positive."""
 
     def mapping(block: Floats) -> Floats:
         good = np.abs(block) <= LARGEST
@@ -310,7 +312,7 @@ def validity(logged: Flags) -> Callable[[Floats], Floats]:
 
 
 def is_skewed(before: Sequence[float], after: Sequence[float], threshold: float) -> bool:
-    """Whether a column is logged, by its 10 %, 50 % and 90 % quantiles before and after the logarithm."""
+    """Return True if a column is to be logged, by its 10, 50 and 90 % quantiles before and after the log."""
     skewness = _decile_skewness(*before)
     return skewness > threshold and abs(_decile_skewness(*after)) < skewness
 
@@ -320,7 +322,7 @@ def _decile_skewness(low: float, median: float, high: float) -> float:
 
 
 def chosen_logs(log: Logs, names: tuple[str, ...] | None, columns: int) -> list[bool | None]:
-    """For each column whether it is logged, None where that is to be found out."""
+    """Return for each column whether it is logged; None where the data decide."""
     if isinstance(log, str) and log == "auto":
         return [None] * columns
     if isinstance(log, (bool, np.bool_)):
@@ -335,19 +337,19 @@ def chosen_logs(log: Logs, names: tuple[str, ...] | None, columns: int) -> list[
 
 
 def label(names: tuple[str, ...] | None, place: SupportsIndex) -> str:
-    """A column as messages call it."""
+    """Return the name of a column in messages."""
     return f"column {place}" if names is None else f"column {names[place]!r}"
 
 
 def not_positive(name: str, labels: Sequence[str]) -> str:
-    return f"{name} has values that are not positive in {', '.join(labels)}: the logarithm is taken there"
+    return f"{name} has values that are not positive in {', '.join(labels)}: logged columns must be positive"
 
 
 def _items(name: str, values: Any) -> tuple[Any, ...]:
     listed = isinstance(values, (Sequence, np.ndarray)) and np.ndim(values) == 1
     if not listed or isinstance(values, (str, bytes)):
         raise UserValueError(
-            f"{name} = {shown(values)}: must be a sequence, with one for each column", argument=name
+            f"{name} = {shown(values)}: must be a sequence with one item for each column", argument=name
         )
     return tuple(values)
 

@@ -13,21 +13,22 @@ Floats = NDArray[np.float64]
 
 
 def fitted_counts(levels: Sequence[Floats], total: float | None = None) -> Floats:
-    """Non-negative counts of the finest bins that agree with noisy nested histograms; post-processing.
+    """Fit non-negative counts of the finest bins to noisy nested histograms; post-processing.
 
-    Upward, each node is averaged with the sum of the nodes below it, by their variances (least squares).
-    Downward, the nodes below one are moved to the nearest non-negative ones that sum to it.
+    From fine to coarse, each node is averaged with the sum of its children, weighted by their variances
+    (least squares). From coarse to fine, the children of a node are moved to the nearest non-negative values
+    that sum to it.
 
     Parameters
     ----------
     levels : sequence of arrays (D, 4), (D, 16), ...
-        With equal noise on every node.
+        Noisy counts, with equal noise on every node.
     total : float, optional
-        Number of values of every column, where it is public; by default it is estimated.
+        Number of values of every column, if it is public; estimated by default.
     """
     D = len(levels[0])
     averaged = [np.asarray(levels[-1], dtype=np.float64)]
-    variance = 1.0  # of an averaged node, in that of a noisy one
+    variance = 1.0  # of an averaged node, in units of that of a noisy one
     for level in levels[-2::-1]:
         below = averaged[0].reshape(D, -1, BRANCHES).sum(axis=2)
         weight = BRANCHES * variance / (1.0 + BRANCHES * variance)
@@ -41,7 +42,7 @@ def fitted_counts(levels: Sequence[Floats], total: float | None = None) -> Float
 
 
 def _nearest_with_sum(values: Floats, sums: Floats) -> Floats:
-    """Nearest points with non-negative coordinates along the last axis that add up to `sums`."""
+    """Return the nearest points with non-negative coordinates along the last axis that add up to `sums`."""
     falling = -np.sort(-values, axis=-1)
     excess = (np.cumsum(falling, axis=-1) - sums[..., None]) / np.arange(1, values.shape[-1] + 1)
     kept = np.maximum((falling > excess).sum(axis=-1), 1)
@@ -49,15 +50,16 @@ def _nearest_with_sum(values: Floats, sums: Floats) -> Floats:
 
 
 def cumulative(counts: Floats) -> Floats:
-    """Distribution function at the edges of the bins, from 0 to 1."""
+    """Return the distribution function at the edges of the bins, from 0 to 1."""
     sums = np.concatenate([[0.0], np.cumsum(counts)])
-    return sums / sums[-1]
+    ranks: Floats = sums / sums[-1]
+    return ranks
 
 
 def quantile(edges: Floats, ranks: Floats, rank: float) -> float:
-    """Where a piecewise linear distribution function takes the value `rank`, in (0, 1).
+    """Return where a piecewise linear distribution function takes the value `rank`, in (0, 1).
 
-    Where it stays there for a while, the middle of that stretch.
+    If it takes it on an interval, return the middle of the interval.
     """
     high = int(np.searchsorted(ranks, rank, side="left"))
     low = int(np.searchsorted(ranks, rank, side="right")) - 1
@@ -70,7 +72,7 @@ def _crossing(edges: Floats, ranks: Floats, rank: float, place: int) -> float:
 
 
 def median_and_mad(edges: Floats, ranks: Floats) -> tuple[float, float]:
-    """Median, and median distance from it; the latter is at least a quarter of the smallest bin."""
+    """Return the median, and the median distance from it, which is at least a quarter of the smallest bin."""
     median = quantile(edges, ranks, 0.5)
     distances = np.unique(np.concatenate([[0.0], np.abs(edges - median)]))
     within = np.interp(median + distances, edges, ranks) - np.interp(median - distances, edges, ranks)

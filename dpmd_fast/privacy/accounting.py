@@ -1,10 +1,10 @@
-"""What a Gaussian release costs: exact GDP, zCDP by the optimal Rényi conversion, the paper's closed form.
+"""Privacy cost of a Gaussian release: exact GDP, zCDP by the optimal Rényi conversion, the paper's formula.
 
 A Gaussian mechanism with sensitivity ``Delta`` and deviation ``s`` has ``mu = Delta / s`` and
 ``rho = mu**2 / 2``; ``mu**2`` adds up over releases. The three pairs of functions below convert between that
 number and (epsilon, delta). Each is an upper bound on the privacy loss of the same mechanism; only the GDP
-curve is tight, so it asks for the least noise. Nonsense is refused rather than converted: an accountant that
-answers 0 to NaN would release without noise.
+curve is tight, so it asks for the least noise. Invalid input is refused: an accountant that answered 0 to NaN
+would release without noise.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from scipy.special import erfcx, erfinv, ndtr, ndtri
 from dpmd_fast.arguments import checked
 from dpmd_fast.errors import UserValueError
 
-_BEYOND_FLOATS = "epsilon, delta or rho: too large or too small to be converted in floats"
+_BEYOND_FLOATS = "epsilon, delta or rho: too large or too small to be converted in floating point"
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Root of a monotone function in [low, high], to the last bits relative to the root."""
-    from scipy.optimize import brentq  # takes half a second, which those who only check a claim need not wait
+    """Return the root of a monotone function in [low, high], to the last bits relative to the root."""
+    from scipy.optimize import brentq  # takes half a second to import: checking a claim does not need it
 
     if low == high:
         return low
     try:
         return float(brentq(function, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000))
-    except (RuntimeError, ValueError):  # rounding has taken the change of sign away
+    except (RuntimeError, ValueError):  # rounding has removed the change of sign
         raise UserValueError(_BEYOND_FLOATS) from None
 
 
 def _mills(x: float) -> float:
-    """Mills ratio (1 - Phi(x)) / phi(x); overflows only for x < -35."""
+    """Return the Mills ratio (1 - Phi(x)) / phi(x); overflows only for x < -35."""
     return math.sqrt(math.pi / 2.0) * float(erfcx(x / math.sqrt(2.0)))
 
 
 def _mills_descent(x: float) -> float:
-    """Minus the derivative of the Mills ratio, 1 - x M(x): positive, near x^-2 for large x."""
+    """Return minus the derivative of the Mills ratio, 1 - x M(x): positive, near x^-2 for large x."""
     # Beyond 100, where the difference loses its digits, delta is far below the smallest float.
     return 1.0 - x * _mills(x) if x < 100.0 else 1.0 / (x * x)
 
 
 def _log_gdp_delta(mu: float, epsilon: float) -> float:
-    """Logarithm of the GDP curve for mu > 0.
+    """Return the logarithm of the GDP curve for mu > 0.
 
     With a = mu/2 - eps/mu and M the Mills ratio, phi(a) = e^eps phi(a - mu), so the curve equals
     phi(a) (M(-a) - M(mu - a)): no e^eps that could overflow. Where the two ratios nearly cancel, their
@@ -68,7 +68,7 @@ def _log_gdp_delta(mu: float, epsilon: float) -> float:
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
-    """Smallest delta for which mu-GDP implies (epsilon, delta)-DP.
+    """Return the smallest delta for which mu-GDP implies (epsilon, delta)-DP.
 
     ``delta = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)``, to a relative error of about 1e-12 down to
     the smallest floats. The curve is exact for the Gaussian mechanism (Balle and Wang 2018; Dong, Roth and
@@ -88,7 +88,7 @@ def gdp_implies(mu: float, epsilon: float, delta: float) -> bool:
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
-    """Smallest epsilon >= 0 for which mu-GDP implies (epsilon, delta)-DP; inf if no float is large enough."""
+    """Return the smallest epsilon >= 0 for which mu-GDP implies (epsilon, delta)-DP; inf if it overflows."""
     mu = checked("mu", mu)
     delta = checked("delta", delta, positive=True, below=1.0)
     if mu == 0.0 or delta >= math.erf(mu / math.sqrt(8.0)):
@@ -98,13 +98,13 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     if high == math.inf:
         return math.inf
     target = math.log(delta)
-    # Rounding can put the bound itself a hair on the wrong side.
+    # Rounding can put the bound itself slightly on the wrong side.
     high *= 1.0 + 1e-12
     return _root(lambda epsilon: _log_gdp_delta(mu, epsilon) - target, 0.0, high)
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
-    """Largest mu for which mu-GDP implies (epsilon, delta)-DP: the inverse of `gdp_delta` in mu."""
+    """Return the largest mu for which mu-GDP implies (epsilon, delta)-DP: inverts `gdp_delta` in mu."""
     epsilon = checked("epsilon", epsilon)
     delta = checked("delta", delta, positive=True, below=1.0)
     low = math.sqrt(8.0) * float(erfinv(delta))  # the answer at epsilon = 0
@@ -123,7 +123,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Smallest epsilon that the optimal Rényi conversion gives for rho-zCDP, clipped at 0.
+    """Return the smallest epsilon that the optimal Rényi conversion gives for rho-zCDP, clipped at 0.
 
     Minimises ``rho a + (log(1/delta) + (a - 1) log(1 - 1/a) - log a) / (a - 1)`` over a > 1 (Canonne, Kamath
     and Steinke 2020). With x = a - 1 the derivative vanishes where ``rho x^2 = log(1/delta) - log(1 + x)``,
@@ -140,7 +140,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 
 def zcdp_rho(epsilon: float, delta: float) -> float:
-    """Largest rho for which `zcdp_epsilon` gives at most `epsilon`.
+    """Return the largest rho for which `zcdp_epsilon` gives at most `epsilon`.
 
     At the optimal order rho and epsilon are both explicit in x = a - 1, and epsilon falls as x grows: one
     root in x.
@@ -163,14 +163,14 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
 
 
 def paper_epsilon(rho: float, delta: float) -> float:
-    """The paper's conversion from rho-zCDP, ``epsilon = rho + 2 sqrt(rho ln(1/delta))``."""
+    """Return the paper's conversion from rho-zCDP, ``epsilon = rho + 2 sqrt(rho ln(1/delta))``."""
     rho = checked("rho", rho)
     delta = checked("delta", delta, positive=True, below=1.0)
     return rho + 2.0 * math.sqrt(rho) * math.sqrt(-math.log(delta))
 
 
 def paper_rho(epsilon: float, delta: float) -> float:
-    """Inverse of `paper_epsilon`: ``rho = (sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta)))^2``."""
+    """Invert `paper_epsilon`: ``rho = (sqrt(ln(1/delta) + epsilon) - sqrt(ln(1/delta)))^2``."""
     epsilon = checked("epsilon", epsilon)
     delta = checked("delta", delta, positive=True, below=1.0)
     log_inverse = -math.log(delta)

@@ -1,4 +1,4 @@
-"""Privacy budgets and how Algorithm 2 divides them over queries, steps, projector and mean."""
+"""Privacy budgets, and how they are divided over queries, steps, projector and mean."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CONVERSIONS = ("gdp", "zcdp", "paper")
 
 
 class BudgetExceeded(UserError):  # noqa: N818  (a public name other programs rely on)
-    """A spend was refused because it asks for more than is left; nothing was spent or computed.
+    """A spend was refused because it exceeds what is left; nothing was spent or computed.
 
     Parameters
     ----------
     asked, remaining : float
-        In units of mu^2, which add up over releases.
+        In units of mu^2, which adds up over releases.
     what : str, optional
         What the spend was for.
     """
@@ -78,7 +78,7 @@ class Budget:
         """The zCDP parameter that the budget buys, mu^2 / 2."""
         if self.conversion == "gdp":
             mu = accounting.gdp_mu(self.epsilon, self.delta)
-            return 0.5 * mu * mu  # infinity where it is too large, and not an error
+            return 0.5 * mu * mu  # overflows to infinity, where mu**2 would raise
         if self.conversion == "zcdp":
             return accounting.zcdp_rho(self.epsilon, self.delta)
         return accounting.paper_rho(self.epsilon, self.delta)
@@ -95,8 +95,8 @@ class Budget:
         Raises
         ------
         ValueError
-            Also where (0, `delta`) already holds at `rho`: no epsilon stands for so little, and the budget
-            of epsilon = 0 would spend more than was asked for.
+            Also if `rho` already implies (0, `delta`)-DP: no epsilon represents so small a rho, and the
+            budget of epsilon = 0 would spend more than was asked for.
         """
         rho = checked("rho", rho, positive=True, below=1e300)
         _check_conversion(conversion)
@@ -109,14 +109,14 @@ class Budget:
         if epsilon == 0.0:
             raise UserValueError(
                 f"rho = {rho!r}: at delta = {delta!r} this already gives epsilon = 0; "
-                "allowed is a larger rho or a smaller delta",
+                "must be larger, or delta smaller",
                 argument="rho",
             )
         return cls(epsilon, delta, conversion)
 
 
 def check_budget(budget: object) -> None:
-    """Refuse what is not a `Budget`."""
+    """Refuse anything but a `Budget`."""
     if not isinstance(budget, Budget):
         raise UserValueError(
             f"budget = {shown(budget)}: must be a Budget, for instance Budget(epsilon=1, delta=1e-6)",
@@ -147,20 +147,20 @@ def resolve_schedule(
         None divides ``budget.rho`` evenly over queries and steps, as the paper proposes. ``"per-query"``
         gives every query (epsilon/m, delta/m), converted on its own, as in the paper's single-cell study:
         basic composition over the queries, which costs more noise. An array holds the rho of every release
-        and must sum to ``budget.rho`` within 1e-9 of it; a sum above is scaled down to it.
+        and must sum to ``budget.rho`` within 1e-9 of it; a larger sum is scaled down to it.
     budget : Budget
         The total.
     n_queries, steps : int
         m and T, at least 1.
     theta : float
-        Share of the projector, in (0, 1); not used with an array.
+        Share of the projector, in (0, 1); ignored with an array.
 
     Returns
     -------
     ndarray of shape (n_queries, steps, 2)
-        rho of the projector, then of the mean. A share of 0 would need noise of infinite scale, so the
-        mechanism skips that release: a zero projector share means that no projector is released in that
-        step, a zero mean share that the query has nothing to move to and stays where it is.
+        rho of the projector, then of the mean. Where a share is 0, the mechanism skips that release: with a
+        zero projector share no projector is released in that step, with a zero mean share the query has
+        nothing to move to and stays where it is.
     """
     m = checked_integer("n_queries", n_queries, minimum=1)
     t = checked_integer("steps", steps, minimum=1)
@@ -177,7 +177,8 @@ def resolve_schedule(
             argument="schedule",
         )
     shares = np.array([theta, 1.0 - theta])
-    return np.broadcast_to(shares * (per_query / t), (m, t, 2)).copy()
+    rhos: NDArray[np.float64] = np.broadcast_to(shares * (per_query / t), (m, t, 2)).copy()
+    return rhos
 
 
 def _checked_schedule(schedule: Any, budget: Budget, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -202,7 +203,7 @@ def _checked_schedule(schedule: Any, budget: Budget, shape: tuple[int, ...]) -> 
 
 
 def resolve_steps(schedule: object, budget: Budget, steps: int) -> list[float]:
-    """Divide a budget over the steps of the certified route: the rho of each, in the order of the steps."""
+    """Divide a budget over the steps of the certified route; return the rho of each step, in order."""
     if schedule is None:
         return [budget.rho / steps] * steps
     if isinstance(schedule, str):

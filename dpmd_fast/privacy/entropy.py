@@ -1,6 +1,6 @@
 """The random words behind every noise draw: a cryptographic stream keyed by the operating system.
 
-AES-256 in counter mode. Its 128-bit counter does not wrap, and telling 2^40 blocks (16 TiB) of it from
+AES-256 in counter mode. Its 128-bit counter does not wrap, and distinguishing 2^40 blocks (16 TiB) of it from
 uniform words has an advantage below 2^-49 if AES is a good permutation. On processors with AES instructions
 it runs at about twice the speed of ChaCha20.
 """
@@ -34,8 +34,8 @@ class EntropySource:
     Parameters
     ----------
     key : bytes, optional
-        32 bytes that fix the stream. By default the operating system gives them, and gives new ones in a
-        child process after a fork: two processes must never add the same noise.
+        32 bytes that fix the stream. By default they come from the operating system, and a child process
+        gets new ones after a fork: two processes must never add the same noise.
 
     Attributes
     ----------
@@ -45,13 +45,13 @@ class EntropySource:
     Notes
     -----
     Safe to share between threads. Copying and pickling are refused, since two holders of one stream would
-    draw the same noise. A keyed stream goes on unchanged in a forked child: it protects nothing, and the
-    point of a seed is that the words depend on nothing else.
+    draw the same noise. A keyed stream continues unchanged in a forked child: it protects nothing, and the
+    words of a seed must depend on nothing but the seed.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
         if key is not None and len(key) != 32:
-            raise UserValueError(f"key of {len(key)} bytes: must have 32")
+            raise UserValueError(f"key has {len(key)} bytes: must have 32")
         self.private = key is None
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -59,7 +59,7 @@ class EntropySource:
         _sources.add(self)
 
     def words(self, count: SupportsIndex) -> NDArray[np.uint64]:
-        """Return the next `count` words of the stream, in an array of their own."""
+        """Return the next `count` words of the stream, in a new array."""
         size = checked_integer("count", count)
         result = np.empty(size + _SPARE_WORDS, dtype=np.uint64)
         target = result.data.cast("B")
@@ -73,13 +73,13 @@ class EntropySource:
         return result[:size]
 
     def _renew(self) -> None:
-        # The key first: if there is none to be had, the process stays unknown, and `words` asks again.
+        # The key comes first: if the system gives none, `_pid` stays old and `words` tries again.
         if self.private:
             self._stream = _open_stream(os.urandom(32))
         self._pid = os.getpid()
 
     def _after_fork(self) -> None:
-        # Another thread of the parent may have held the lock, and that thread does not exist here.
+        # Another thread of the parent may hold the lock; that thread does not exist in the child.
         self._lock = threading.Lock()
         self._renew()
 
@@ -95,7 +95,7 @@ def open_source(seed: SupportsIndex | None = None) -> EntropySource:
     Parameters
     ----------
     seed : int >= 0, optional
-        Makes the stream reproducible, for tests and comparisons; the source is then not private. Without it
+        Makes the stream reproducible, for tests and comparisons; the source is then not private. By default
         the key comes from the operating system.
     """
     if seed is None:
@@ -114,7 +114,7 @@ _sources: weakref.WeakSet[EntropySource] = weakref.WeakSet()
 
 def _renew_all() -> None:
     for source in list(_sources):
-        with suppress(OSError, NotImplementedError):  # errors of a hook are lost; `words` raises them
+        with suppress(OSError, NotImplementedError):  # a hook's errors are lost; `words` raises them again
             source._after_fork()
 
 

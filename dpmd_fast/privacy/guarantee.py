@@ -21,12 +21,12 @@ Holds: TypeAlias = Literal["unconditional", "conditional", "not private"]
 
 @dataclass(frozen=True)
 class Guarantee:
-    """The privacy statement that travels with a released value.
+    """The privacy statement attached to a released value.
 
     Parameters
     ----------
     epsilon, delta : float
-        What is claimed.
+        The claim.
     mu : float
         Total GDP parameter of the Gaussian releases behind the claim, ``sqrt(2 sum(rho))``.
     adjacency : {"replace-one", "add-remove"}
@@ -34,15 +34,15 @@ class Guarantee:
     holds : {"unconditional", "conditional", "not private"}
         Whether the claim holds for every data set, under `conditions`, or not at all.
     statement : str
-        One plain sentence; also what ``str()`` returns.
+        One plain sentence; ``str()`` returns it.
     conditions : tuple of str
-        What has to be true, and what is not covered.
+        What the claim assumes, and what it does not cover.
 
     Raises
     ------
     ValueError
-        For a malformed field, for a conditional claim that names no condition, and for a claim that `mu`
-        does not support: ``mu > gdp_mu(epsilon, delta)``.
+        If a field is malformed, a conditional claim names no condition, or `mu` does not support the claim:
+        ``mu > gdp_mu(epsilon, delta)``.
     """
 
     epsilon: float
@@ -99,16 +99,16 @@ def paper_guarantee(
     lost_in_rounding: bool = False,
     released: str = "the released result",
 ) -> Guarantee:
-    """Guarantee of the paper's route, under replace-one: Lemma 1 for Algorithm 1, Lemma 2 for Algorithm 2.
+    """Return the guarantee of the paper's route under replace-one: Lemma 1 for Algorithm 1, Lemma 2 for 2.
 
     Parameters
     ----------
     budget : Budget
         The (epsilon, delta) that was asked for.
     mu : float
-        What the releases spend in total, ``sqrt(2 sum(rho))``.
+        Total spend of the releases, ``sqrt(2 sum(rho))``.
     n : int
-        Number of records the noise was scaled with; public, since neighbours have as many.
+        Number of records that the noise was scaled with; public, since neighbours have equally many.
     dim, bandwidth, sensitivity_constant
         d, h and C of the bounds ``Delta_P = C/(n h^d)`` and, for Lemma 2, ``Delta_m = C/(n h^(d-1))``.
     seeded : bool
@@ -116,11 +116,11 @@ def paper_guarantee(
     lemma : {1, 2}
         Which sensitivity bound was used.
     basic_composition : bool
-        Whether each query had (epsilon/m, delta/m) of its own (schedule "per-query").
+        Whether each query had its own (epsilon/m, delta/m) (schedule "per-query").
     lost_in_rounding : bool
-        Whether the noise is smaller than the rounding of what it should hide.
+        Whether the noise is smaller than the rounding error of the values it should hide.
     released : str
-        What was released, as it should read in the statement.
+        Name of the released values in the statement.
     """
     n = checked_integer("n", n, minimum=1)
     dim = checked_integer("dim", dim, minimum=1)
@@ -174,21 +174,21 @@ def certified_guarantee(
     validated: bool,
     released: str = "the released result",
 ) -> Guarantee:
-    """Guarantee of a release of clipped moments: no condition on the data.
+    """Return the guarantee of a release of clipped moments: no condition on the data.
 
     Parameters
     ----------
     budget : Budget
         The (epsilon, delta) that was asked for.
     mu : float
-        What the releases spend in total.
+        Total spend of the releases.
     adjacency : {"replace-one", "add-remove"}
     seeded : bool
         Whether the noise came from a seed.
     validated : bool
         Whether the reference was checked for invalid records first (``on_invalid="raise"``).
     released : str
-        What was released, as it should read in the statement.
+        Name of the released values in the statement.
     """
     claim = f"({budget.epsilon:g}, {budget.delta:g})-differential privacy under {adjacency} adjacency"
     if seeded:
@@ -228,7 +228,7 @@ _VALIDATED = (
 
 
 def counted(guarantee: Guarantee) -> Guarantee:
-    """The same guarantee of a release that is charged to a ledger."""
+    """Return the same guarantee, for a release that is charged to a ledger."""
     conditions = tuple(_COUNTED if text == _ALONE else text for text in guarantee.conditions)
     return replace(guarantee, conditions=conditions)
 
@@ -242,21 +242,21 @@ def total_guarantee(
     releases: int,
     conditional: Sequence[str],
 ) -> Guarantee:
-    """Guarantee of everything that a ledger has sold of one data set, at the delta of its total.
+    """Return the joint guarantee of all releases charged to one data set, at the delta of its total.
 
     Parameters
     ----------
     dataset : str
         Its name in the ledger.
     total : Budget
-        The declared total; not claimed, but never exceeded.
+        The declared total; never exceeded.
     mu : float
-        What was spent so far.
+        Spent so far.
     adjacency : {"replace-one", "add-remove"}
     releases : int
         Number of spends.
     conditional : sequence of str
-        What those spends were for that are private under conditions only.
+        What the spends were for whose guarantee is conditional.
     """
     epsilon = min(total.epsilon, gdp_epsilon(mu, total.delta))
     claim = f"({_not_below(epsilon)}, {total.delta:g})-differential privacy under {adjacency} adjacency"
@@ -281,10 +281,10 @@ def total_guarantee(
 
 
 def joint_guarantee(guarantee: Guarantee, paid: Guarantee) -> Guarantee:
-    """What a release in preprocessed units promises together with a preprocessing that was paid for.
+    """Return the joint guarantee of a release in preprocessed units and the preprocessing that was paid for.
 
-    mu^2 adds up, also where the later release depends on the earlier one; epsilon is the exact one at the
-    delta of `guarantee`, rounded up.
+    mu^2 adds up, also if the later release depends on the earlier one; epsilon is the exact one at the delta
+    of `guarantee`, rounded up.
     """
     mu = math.hypot(guarantee.mu, paid.mu)
     epsilon = gdp_epsilon(mu, guarantee.delta)
@@ -303,7 +303,7 @@ def joint_guarantee(guarantee: Guarantee, paid: Guarantee) -> Guarantee:
 
 
 def _not_below(number: float) -> str:
-    """Six digits, rounded up: a statement must not claim less than the number."""
+    """Format with six digits, rounded up: a statement must not claim less than the number."""
     digits = Decimal(number)
     return f"{float(digits.quantize(Decimal(1).scaleb(digits.adjusted() - 5), ROUND_CEILING)):g}"
 
@@ -340,7 +340,7 @@ _UNCOVERED = (
 
 
 class LargeDeltaWarning(UserWarning):
-    """delta is so large that it permits publishing records."""
+    """delta is so large that the guarantee allows publishing whole records."""
 
 
 def warn_large_delta(delta: float, n: int, stacklevel: int = 3) -> None:

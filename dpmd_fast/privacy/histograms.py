@@ -1,8 +1,8 @@
 """Nested histograms on public grids: their bins, their sensitivity and the noise they need.
 
-Each column has a grid of 4^L bins, and coarser histograms with 4^(L-1), ..., 4 bins are counted as well. Any
-range of bins is a union of a few nodes of this tree, so the noise of a rank grows with L and not, as in one
-histogram, with the root of the number of bins between; fine bins and wide bounds cost little.
+Each column has a grid of 4^L bins and coarser histograms with 4^(L-1), ..., 4 bins. Any range of bins is a
+union of a few nodes of this tree, so the noise of a rank grows with L, not, as in a single histogram, with
+the square root of the number of bins in the range. Fine bins and wide bounds therefore cost little.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from dpmd_fast.privacy.lattice import Lattice, choose_lattice
 
 Floats = NDArray[np.float64]
 
-BRANCHES = 4  # bins of a histogram under one bin of the next coarser one
+BRANCHES = 4  # bins within one bin of the next coarser histogram
 _LEVELS = (2, 8)
-_RANK_FACTOR = 1.5  # noise of a fitted rank over that of a node: 1.2 in the middle, 1.8 in unlucky places
+_RANK_FACTOR = 1.5  # noise of a fitted rank over that of a node: 1.2 in the middle, 1.8 at worst
 
 
 class Grid(NamedTuple):
-    """Public bins of a column; what lies outside counts in the bins at the ends."""
+    """Public bins of a column; values outside count in the first or last bin."""
 
     edges: Floats  # (bins + 1,), increasing, in the units of the column
-    geometric: bool  # evenly spaced in the logarithm
+    geometric: bool  # whether edges are evenly spaced in the logarithm
 
     @classmethod
     def between(cls, low: float, high: float, bins: int, geometric: bool) -> Grid:
-        """Grid of evenly spaced edges from `low` to `high`, both public."""
+        """Return a grid of evenly spaced edges from `low` to `high`, both public."""
         if geometric:
             edges = np.exp(np.linspace(math.log(low), math.log(high), bins + 1))
         else:
@@ -47,7 +47,7 @@ class Grid(NamedTuple):
 
 
 def levels_of(bins: object) -> int:
-    """Number of nested histograms for a grid of `bins` bins, or a refusal."""
+    """Return the number of nested histograms for a grid of `bins` bins; refuse other numbers of bins."""
     count = checked_integer("bins", bins, minimum=1)
     allowed = [BRANCHES**level for level in range(_LEVELS[0], _LEVELS[1] + 1)]
     if count not in allowed:
@@ -59,13 +59,13 @@ def levels_of(bins: object) -> int:
 
 @dataclass(frozen=True)
 class NestedLattice:
-    """Integers of one release of nested histograms.
+    """The integers behind one release of nested histograms.
 
     Attributes
     ----------
     lattice : Lattice
     unit : int
-        What one count stands for in lattice steps.
+        Lattice steps per count.
     columns, bins, levels : int
 
     Notes
@@ -86,17 +86,17 @@ class NestedLattice:
 
     @property
     def noise_scale(self) -> float:
-        """Deviation of the noise of a node, in counts."""
+        """Standard deviation of the noise of a node, in counts."""
         return self.lattice.deviation / self.unit
 
     @property
     def rank_noise(self) -> float:
-        """About the deviation of the noise in a rank, in counts."""
+        """Approximate standard deviation of the noise in a rank, in counts."""
         return _RANK_FACTOR * self.noise_scale
 
 
 def nested_lattice(mu: float, columns: int, bins: int, adjacency: Adjacency) -> NestedLattice:
-    """Lattice for the nested histograms of `columns` columns together at a spend of `mu`."""
+    """Return the lattice for the nested histograms of `columns` columns together, at a spend of `mu`."""
     levels = levels_of(bins)
     nodes = columns * levels
     lattice = choose_lattice(mu, math.sqrt(nodes), adjacency)
@@ -107,9 +107,9 @@ def nested_lattice(mu: float, columns: int, bins: int, adjacency: Adjacency) -> 
 def rank_error(
     n: int, columns: int, budget: Budget, *, bins: int = 1024, adjacency: Adjacency = "replace-one"
 ) -> float:
-    """About the deviation of the noise in the rank of a private quantile, as a share of `n` records.
+    """Return the approximate deviation of the noise in the rank of a private quantile, as a share of `n`.
 
-    From public numbers only. A median that is off by 0.01 in rank is off by 0.037 MAD in a normal column.
+    Uses public numbers only. In a normal column, an error of 0.01 in the rank of the median is 0.037 MAD.
     """
     n = checked_integer("n", n, minimum=1)
     columns = checked_integer("columns", columns, minimum=1)

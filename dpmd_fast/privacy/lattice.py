@@ -17,20 +17,20 @@ from dpmd_fast.arguments import checked
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.privacy.guarantee import Adjacency
 
-_BOUND = 1 << 28  # vectors have entries of up to 14 bits: truncation takes some parts in 10,000
+_BOUND = 1 << 28  # vectors have entries of up to 14 bits: truncation loses a few parts in 10,000
 _LEAST_BOUND = 1 << 16
 _LARGEST_BOUND = 1 << 30  # its square, doubled, is a 64-bit integer
 _DEVIATIONS = (1 << 10, 1 << 40)
 _TAUS = (1e-100, 1e100)  # far from the ends of floating point
 
 
-def contributions_apart(adjacency: Adjacency) -> float:
-    """How far neighbours' sums are apart, in units of the bound on one record."""
+def relative_sensitivity(adjacency: Adjacency) -> float:
+    """Return the sensitivity of the sums, in units of the bound on one record's contribution."""
     return math.sqrt(2.0) if adjacency == "replace-one" else 1.0
 
 
 class Steps(NamedTuple):
-    """What sums over records need of a lattice: it says nothing about noise or budget."""
+    """The part of a lattice that sums over records need; it reveals nothing about noise or budget."""
 
     step: float
     bound: int
@@ -43,13 +43,13 @@ class Lattice:
     Attributes
     ----------
     step : float
-        What one lattice step stands for.
+        Size of one lattice step, in the units of the moments.
     deviation : int
-        Of the noise on the diagonal, in steps: M.
+        M: deviation of the noise on the diagonal, in steps.
     bound : int
-        On the norm of a record's contribution, in steps.
+        Bound on the norm of a record's contribution, in steps.
     mu : float
-        What the release costs in GDP: at most what was asked for.
+        GDP cost of the release: at most what was asked for.
     """
 
     step: float
@@ -75,27 +75,27 @@ class Lattice:
 
 
 def choose_lattice(mu: float, tau: float, adjacency: Adjacency) -> Lattice:
-    """Lattice for contributions clipped to norm `tau` and a spend of `mu`.
+    """Return the lattice for contributions clipped to norm `tau` and a spend of `mu`.
 
     Raises
     ------
     ValueError
-        If `mu` is so small or so large that no lattice of 64-bit sums fits, or `tau` that floats do not.
+        If `mu` is too small or too large for 64-bit sums, or `tau` for floating point.
     """
     mu = checked("mu", mu, positive=True)
     tau = checked("tau", tau, positive=True)
     if not _TAUS[0] <= tau <= _TAUS[1]:
         raise UserValueError(f"tau = {tau!r}: must lie between {_TAUS[0]:g} and {_TAUS[1]:g}", argument="tau")
-    apart = contributions_apart(adjacency)
-    deviation = math.ceil(min(max(_BOUND * apart / mu, _DEVIATIONS[0]), _DEVIATIONS[1]))
-    most = deviation * mu / apart
+    sensitivity = relative_sensitivity(adjacency)
+    deviation = math.ceil(min(max(_BOUND * sensitivity / mu, _DEVIATIONS[0]), _DEVIATIONS[1]))
+    most = deviation * mu / sensitivity
     if not _LEAST_BOUND <= most <= _LARGEST_BOUND:
         raise UserValueError(
-            f"mu = {mu!r}: the release supports {apart * _LEAST_BOUND / _DEVIATIONS[1]:.1g} to "
-            f"{apart * _LARGEST_BOUND / _DEVIATIONS[0]:.1g}; choose another budget",
+            f"mu = {mu!r}: must lie between {sensitivity * _LEAST_BOUND / _DEVIATIONS[1]:.1g} and "
+            f"{sensitivity * _LARGEST_BOUND / _DEVIATIONS[0]:.1g}; choose another budget",
             argument="mu",
         )
     bound = math.floor(most)
-    while apart * bound / deviation > mu:  # the division above may have been rounded up
+    while sensitivity * bound / deviation > mu:  # the division above may have been rounded up
         bound -= 1
-    return Lattice(tau / bound, deviation, bound, apart * bound / deviation)
+    return Lattice(tau / bound, deviation, bound, sensitivity * bound / deviation)

@@ -1,6 +1,6 @@
 """The wall: the one module that adds noise to values computed from the reference.
 
-What goes in is private; what comes out may be seen. Everything after it is post-processing.
+Input is private, output is public. Everything computed from the output is post-processing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dpmd_fast.privacy.entropy import EntropySource
 from dpmd_fast.privacy.lattice import Lattice
 
 Floats = NDArray[np.float64]
-_ROUNDING = 2.0**-40  # noise below this share of the values it hides is not worth the name
-_NOISE_LOST = "noise could not be made completely: a thread found no memory"
+_ROUNDING = 2.0**-40  # noise below this share of the values it hides may be lost in their rounding
+_NOISE_LOST = "noise is incomplete: a thread found no memory"
 # Samples made from one stretch of the word stream, and stretches drawn at a time: fixed, so that the samples
 # of a seeded source do not depend on the number of threads. Stretch and samples fit in a processor's cache.
 CHUNK = 1 << 14
 CHUNKS_AT_A_TIME = 32
-_UNMADE = np.iinfo(np.int64).min  # beyond what any sample can be
+_NOT_DRAWN = np.iinfo(np.int64).min  # no sample can have this value
 
 
 def standard_normals(source: EntropySource, count: int, n_threads: int | None = None) -> Floats:
-    """`count` standard normal variates from `source`; the same for every number of threads."""
+    """Return `count` standard normal variates from `source`; the same for every number of threads."""
     out = np.full(count, np.nan)
     chunks = -(-count // normal.CHUNK)
     stretch = normal.words_for(min(count, normal.CHUNK))
@@ -49,7 +49,7 @@ def standard_normals(source: EntropySource, count: int, n_threads: int | None = 
 
 
 def lost_in_rounding(scales: float | Floats, sizes: float | Floats) -> bool:
-    """Whether some noise is so small beside the `sizes` of what it hides that rounding would swallow it."""
+    """Return True if some noise is so small relative to the `sizes` of the values that rounding hides it."""
     return bool(np.any(scales < _ROUNDING * np.asarray(sizes)))
 
 
@@ -66,7 +66,7 @@ def noisy_projectors(
     first = projectors[:, 0, 0] + scales * noise[::per_matrix]
     with threads(n_threads):
         normal.add_symmetric(projectors, columns, np.ascontiguousarray(scales, dtype=np.float64), noise)
-    # An error of a thread of a parallel kernel can get lost, and its matrices would be without noise.
+    # An error in a thread of a parallel kernel can get lost, which would leave its matrices without noise.
     if not np.allclose(projectors[:, 0, 0], first, rtol=1e-12, atol=0.0, equal_nan=True):
         raise UserMemoryError(_NOISE_LOST)
     return projectors
@@ -84,13 +84,13 @@ def noisy_means(means: Floats, scales: Floats, source: EntropySource, n_threads:
 def rounded_normals(
     source: EntropySource, size: SupportsIndex, deviation: SupportsIndex, n_threads: int | None = None
 ) -> NDArray[np.int64]:
-    """Independent samples of round(deviation * xi), xi ~ N(0, 1), to the nearest integer, exactly.
+    """Draw independent samples of round(deviation * xi), xi ~ N(0, 1), to the nearest integer, exactly.
 
     Parameters
     ----------
     source : EntropySource
-        Where the random words come from. Given uniform words the distribution of the samples is exact: there
-        is no floating point on the way and no tail is cut off.
+        Source of the random words. If they are uniform, the distribution of the samples is exact: no floating
+        point is involved and no tail is cut off.
     size : int >= 0
     deviation : int
         From 1 to 2^40; fastest up to 2^31.
@@ -100,9 +100,9 @@ def rounded_normals(
     Raises
     ------
     RuntimeError
-        The words of `source` repeat themselves as random words do not (probability below 2^-200 per release).
+        If the words of `source` repeat as random words do not (probability below 2^-200 per release).
     MemoryError
-        A thread found no memory. Errors of parallel kernels can get lost, so every sample is looked at.
+        If a thread ran out of memory. Errors of parallel kernels can get lost, so every sample is checked.
 
     Notes
     -----
@@ -117,11 +117,11 @@ def rounded_normals(
             f"deviation = {deviation!r}: must be at most {exact_normal.LARGEST_DEVIATION}",
             argument="deviation",
         )
-    out = np.full(count, _UNMADE)
+    out = np.full(count, _NOT_DRAWN)
     for start in range(0, count, CHUNK * CHUNKS_AT_A_TIME):
         _fill(source, out[start : start + CHUNK * CHUNKS_AT_A_TIME], scale, n_threads)
-    if (out == _UNMADE).any():
-        raise UserMemoryError("noise could not be made completely: a thread found no memory")
+    if (out == _NOT_DRAWN).any():
+        raise UserMemoryError(_NOISE_LOST)
     return out
 
 
@@ -135,7 +135,8 @@ def _fill(source: EntropySource, out: NDArray[np.int64], deviation: int, n_threa
         part = out[chunk * CHUNK : (chunk + 1) * CHUNK]
         left = words[chunk, used:]
         while exact_normal.STUCK < made < len(part):
-            # The words of a sample that was cut off come first again: to drop them would favour short ways.
+            # The words of an unfinished sample come first again: dropping them would bias the samples
+            # towards those that need few words.
             left = np.concatenate([left, source.words(exact_normal.words_for(len(part) - made))])
             more, used = exact_normal.fill(left, part[made:], deviation, exact_normal.tables())
             made = made + more if more >= 0 else more
@@ -147,13 +148,13 @@ def _fill(source: EntropySource, out: NDArray[np.int64], deviation: int, n_threa
 def noisy_sums(
     sums: NDArray[np.int64], lattice: Lattice, source: EntropySource, n_threads: int | None = None
 ) -> Floats:
-    """Add the normal rounded to integers to symmetric integer matrices (K, F, F); returns them in real units.
+    """Add integer-rounded normal noise to symmetric integer matrices (K, F, F); return them in real units.
 
-    Deviation M on the diagonal, M / sqrt(2) rounded up off it, one draw for each pair j <= k.
+    The deviation is M on the diagonal and M / sqrt(2), rounded up, off it; one draw for each pair j <= k.
 
     Privacy: for integer A, A + round(xi) = round(A + xi), so this is post-processing of the Gaussian
     mechanism in the Frobenius norm, with the sensitivity that `lattice` states in integers. The normal is
-    sampled exactly and nothing is rounded before the noise is in: no low bit tells anything.
+    sampled exactly and nothing is rounded before the noise is added: low bits reveal nothing.
     """
     K, F, _ = sums.shape
     j, k = np.triu_indices(F, 1)
@@ -163,4 +164,5 @@ def noisy_sums(
     above = rounded_normals(source, K * len(j), lattice.off_diagonal, n_threads).reshape(K, len(j))
     noisy[:, j, k] += above
     noisy[:, k, j] = noisy[:, j, k]
-    return lattice.step * noisy
+    released: Floats = lattice.step * noisy
+    return released

@@ -6,6 +6,14 @@ the release. Workers see tasks made of public and released values, never a budge
 """
 
 from dpmd_fast.reference.sources.engine import arrow_batches, engine_reference
+from dpmd_fast.reference.sources.mapped import preprocessed_records
 from dpmd_fast.reference.tasks import PartialSums, merge_sums, partial_sums
 
-__all__ = ["PartialSums", "arrow_batches", "engine_reference", "merge_sums", "partial_sums"]
+__all__ = [
+    "PartialSums",
+    "arrow_batches",
+    "engine_reference",
+    "merge_sums",
+    "partial_sums",
+    "preprocessed_records",
+]

@@ -14,10 +14,10 @@ Integers = NDArray[np.int64]
 
 
 class NestedCounts:
-    """Exact histograms of columns on their grids, on the private side of the wall.
+    """Exact histograms of columns on their grids. Private.
 
     Counts do not depend on the order of the records, on blocks, or on how records are split over several
-    `NestedCounts` whose `counts` are added up: which bins a record is in follows from the record alone.
+    `NestedCounts` whose `counts` are added up: a record's bins depend on that record alone.
     """
 
     def __init__(self, grids: Sequence[Grid]) -> None:
@@ -26,7 +26,7 @@ class NestedCounts:
         self.rows = 0
 
     def add(self, block: NDArray[np.floating[Any]]) -> None:
-        """Count the rows of `block`; a value that is not finite counts nowhere."""
+        """Count the rows of `block`; values that are not finite are not counted."""
         bins = self.counts.shape[1]
         for column, inner, counts in zip(block.T, self._inner, self.counts, strict=True):
             values = column.astype(np.float64)

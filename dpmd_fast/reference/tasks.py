@@ -2,9 +2,9 @@
 
     task --> partial_sums on every part of the records --> merge_sums --> noise, once, at the client
 
-A task is made of public and released values only. Its result on a part of the records is private: integers
-that add up to the same total for every division into parts. Results are returned, never written anywhere, so
-a part that an engine computes twice does not count twice.
+A task holds public and released values only. Its result on a part of the records is private: integers that
+add up to the same total however the records are divided. Results are returned, never written anywhere, so a
+part that an engine computes twice does not count twice.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from dpmd_fast.errors import UserOverflowError, UserRuntimeError, UserValueError
 from dpmd_fast.kernels.sums.exact import SUM_LIMIT, ExactSums
 
 Block = NDArray[np.floating[Any]]
-View = Callable[[Any, int | None], Any]  # of a block of records, with this number of threads
+View = Callable[[Any, int | None], Any]  # maps a block of records, with this number of threads
 _Task = TypeVar("_Task", bound="SumTask | ValidTask")
 
 
 class MismatchedSums(UserValueError):  # noqa: N818
-    """Partial sums that do not belong to the task."""
+    """The partial sums do not belong to the task."""
 
 
 class PartialSums(NamedTuple):
-    """What a task made of some of the records. Private: keep it where the records are safe."""
+    """The result of a task on some of the records. Private: protect it like the records."""
 
     values: NDArray[np.int64]
     rows: int
 
-    def __repr__(self) -> str:  # engines log their tasks
+    def __repr__(self) -> str:  # engines log the results of tasks
         return "PartialSums(private)"
 
 
 class OtherVersion(UserRuntimeError):  # noqa: N818
-    """The worker runs another version of the package than the process that asked."""
+    """The worker runs a different version of the package than the client."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class SumTask:
     Attributes
     ----------
     make : callable
-        ``make(n_threads=...)`` opens empty sums.
+        ``make(n_threads=...)`` returns empty sums.
     views : tuple of callables
-        What becomes of each block of records before it is added, one after the other; each row by itself.
+        Applied in turn to each block of records before it is added; each must map every row by itself.
     columns : int or None
-        Of the records, where `partial_sums` is to look at it.
+        Number of columns of the records, if `partial_sums` is to check it.
     version : str
-        Of the package that asks: bits are the same only with the same code.
+        Package version of the client: only the same code gives the same bits.
     """
 
     make: Callable[..., ExactSums]
@@ -68,9 +68,9 @@ class SumTask:
     def on(self, blocks: Iterable[Block], n_threads: int | None = None) -> PartialSums:
         _check_version(self.version)
         sums = self.make(n_threads=n_threads)
-        with np.errstate(all="ignore"):  # a warning would tell that some record is not finite
+        with np.errstate(all="ignore"):  # a warning would reveal that some record is not finite
             for block in blocks:
-                records = _seen(block, self.views, n_threads)
+                records = _apply_views(block, self.views, n_threads)
                 _check_columns(records, sums.columns)
                 _check_count(sums.rows + len(records), sums.bound)
                 sums.add(records)
@@ -89,7 +89,7 @@ class SumTask:
 
 @dataclass(frozen=True)
 class ValidTask:
-    """Whether all values are finite and at most `most` in size: the number of parts in which they are not."""
+    """Counts the parts that hold a value which is not finite or exceeds `most` in size."""
 
     most: float
     views: tuple[View, ...] = ()
@@ -99,10 +99,10 @@ class ValidTask:
     def on(self, blocks: Iterable[Block], n_threads: int | None = None) -> PartialSums:
         _check_version(self.version)
         valid, rows = True, 0
-        for block in blocks:  # to the end in any case: when it stops would tell where
+        for block in blocks:  # always to the end: the time of an early stop would reveal a position
             with np.errstate(all="ignore"):
-                seen = _seen(block, self.views, n_threads)
-                if seen.size:  # false for NaN
+                seen = _apply_views(block, self.views, n_threads)
+                if seen.size:  # the comparisons are false for NaN
                     valid &= bool(float(seen.min()) >= -self.most and float(seen.max()) <= self.most)
             rows += len(block)
         return PartialSums(np.array([0 if valid else 1]), rows)
@@ -120,17 +120,17 @@ Task = SumTask | ValidTask
 
 
 def with_view(task: _Task, view: View) -> _Task:
-    """The task for records that `view` is applied to first."""
+    """Return the task that applies `view` to the records first."""
     return replace(task, views=(view, *task.views))
 
 
 def partial_sums(task: Task, blocks: Iterable[Block], n_threads: int | None = None) -> PartialSums:
-    """What `task` makes of some of the records, given as arrays (rows, D)."""
+    """Return the result of `task` on some of the records, given as arrays (rows, D)."""
     return task.on((_checked_block(block, task.columns) for block in blocks), n_threads)
 
 
 def merge_sums(task: Task, parts: Iterable[PartialSums]) -> PartialSums:
-    """One result of several, for records that are in exactly one of the parts."""
+    """Add up the results of a task; each record must be in exactly one of the parts."""
     return task.merge(parts)
 
 
@@ -158,7 +158,9 @@ def _check_count(rows: int, bound: int) -> None:
 
 def _check_version(asked: str) -> None:
     if asked != __version__:
-        raise OtherVersion(f"the task is of version {asked}, this is {__version__}: install one everywhere")
+        raise OtherVersion(
+            f"the client runs dpmd-fast {asked}, this worker {__version__}: install one version everywhere"
+        )
 
 
 def _check_part(part: Any, like: NDArray[np.int64]) -> None:
@@ -166,10 +168,10 @@ def _check_part(part: Any, like: NDArray[np.int64]) -> None:
     if not isinstance(sums, np.ndarray) or sums.shape != like.shape or sums.dtype != np.int64:
         raise MismatchedSums("a partial sum does not belong to this task")
     if not isinstance(part.rows, (int, np.integer)) or part.rows < 0:
-        raise MismatchedSums("a partial sum does not say its number of records")
+        raise MismatchedSums("a partial sum lacks its number of records")
 
 
-def _seen(block: Block, views: tuple[View, ...], n_threads: int | None) -> Block:
+def _apply_views(block: Block, views: tuple[View, ...], n_threads: int | None) -> Block:
     for view in views:
         block = view(block, n_threads)
     return block

@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -83,15 +82,6 @@ def files(tmp_path_factory):
         folder / "part2.parquet", queries, dim=1, bandwidth=0.6, budget=Budget(0.5, 1e-6), rounds=1, **book
     )
     atlas.save(folder / "atlas.dpmd")
-    return folder
-
-
-@pytest.fixture
-def here(files, tmp_path, monkeypatch):
-    """A copy of the files, to work in."""
-    folder = tmp_path / "work"
-    shutil.copytree(files, folder)
-    monkeypatch.chdir(folder)
     return folder
 
 

@@ -62,7 +62,7 @@ _REFUSALS = {
     OSError,
 }
 _STAYS = "stays spent"
-NO_CHART = "no chart stands out of the noise"  # known only once it has been paid for
+NO_CHART = "no chart stands out from the noise"  # known only once it has been paid for
 UNREADABLE = "could not be read"  # so is this, where the only pass is the one that has been paid for
 
 

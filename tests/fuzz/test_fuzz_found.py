@@ -240,7 +240,7 @@ def test_numbers_that_are_too_large_are_refused_by_name(pattern, call):
 
 
 def test_an_object_that_fails_in_scikit_learn_is_not_quoted():
-    refused("^X: cannot be made an array", lambda: ManifoldDenoiser(1.0, 1).fit(Broken()))
+    refused("^X: cannot be converted to an array", lambda: ManifoldDenoiser(1.0, 1).fit(Broken()))
 
 
 @pytest.mark.parametrize(
@@ -259,10 +259,10 @@ def test_messages_of_scikit_learn_are_cut_before_values(X, pattern):
 
 def test_names_with_a_null_do_not_end_the_process():
     frame = pl.DataFrame({"a\0b": np.zeros(9), "x": np.ones(9)})
-    refused("^columns: the name of one holds a null", lambda: dp.Ledger.fingerprint_of(frame))
+    refused("^columns: a column name holds a null", lambda: dp.Ledger.fingerprint_of(frame))
     target = POINTS["release_moments"]
     refused(
-        "^columns: the name of one holds a null",
+        "^columns: a column name holds a null",
         lambda: target.call({**target.arguments(), "reference": frame}),
     )
 

@@ -1,6 +1,13 @@
-"""Limits on threads: kept inside a block, restored after it."""
+"""The compiler: limits on threads are kept and restored; compiled code is kept until a file changes."""
 
 from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -8,6 +15,7 @@ import pytest
 import threadpoolctl
 from threadpoolctl import threadpool_info
 
+import dpmd_fast
 from dpmd_fast.kernels.jit import resolve_threads, threads
 from dpmd_fast.kernels.search.balls import count_neighbors
 from dpmd_fast.kernels.search.index import build_index
@@ -69,3 +77,45 @@ def test_overlapping_limits_of_two_threads_are_restored():
         library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"
     ]
     assert after == before
+
+
+# Compiled code is kept, until any kernel file changes
+
+SUM = """
+import json
+import numpy as np
+from dpmd_fast.kernels.sums import features
+from dpmd_fast.kernels.sums.exact import FeatureSums
+sums = FeatureSums(3, 1.0, (2.0**-20, 2**20), 1)
+sums.add(np.eye(3))
+total = sums.total()
+print(json.dumps([int(total.sum()), sum(features._add.stats.cache_hits.values())]))
+"""
+
+
+def test_code_made_of_a_generic_helper_is_kept_until_a_kernel_file_changes(tmp_path):
+    package = tmp_path / "dpmd_fast"
+    shutil.copytree(Path(dpmd_fast.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    settings = {**os.environ, "PYTHONPATH": str(tmp_path), "DPMD_FAST_CACHE": "1"}
+    settings["NUMBA_CACHE_DIR"] = str(tmp_path / "cache")
+
+    def run():
+        done = subprocess.run(
+            [sys.executable, "-c", SUM],
+            env=settings,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout)
+
+    first = run()
+    assert first == [3 * 2**20, 0]
+    assert run() == [first[0], 1]
+    changed = package / "kernels" / "sums" / "clip.py"  # another file than that of the cached kernel
+    changed.write_text(changed.read_text().replace("2.0**-50", "2.0**-49"))
+    assert run() == [first[0], 0]
+    assert run() == [first[0], 1]

@@ -39,7 +39,7 @@ from dpmd_fast.lab.audit.pairs import (
 )
 from dpmd_fast.privacy.accounting import gdp_epsilon, gdp_mu
 from dpmd_fast.privacy.entropy import EntropySource, open_source
-from dpmd_fast.privacy.lattice import contributions_apart
+from dpmd_fast.privacy.lattice import relative_sensitivity
 from dpmd_fast.privacy.noise import noisy_sums
 
 needs_fork = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
@@ -273,7 +273,7 @@ def test_worst_neighbours_reach_the_bound(adjacency):
     assert len(second) - len(first) == (adjacency == "add-remove")
     part = setting.part(first, second)
     gap = (part.second - part.first).astype(float)
-    bound = contributions_apart(adjacency) * setting.lattice.bound
+    bound = relative_sensitivity(adjacency) * setting.lattice.bound
     assert 0.999 * bound < np.linalg.norm(gap) <= bound
     pair = Pair([part, part])
     assert pair.mu == pytest.approx(

@@ -212,7 +212,7 @@ def test_a_budget_for_noise_alone_is_not_spent(columns, tmp_path):
     ledger = Ledger(tmp_path / "ledger.db")
     ledger.create("people", 5.0, 1e-6)
     settings = {"dim": 2, "ledger": ledger, "dataset": "people"}
-    with pytest.raises(ValueError, match="stand out of the noise"):
+    with pytest.raises(ValueError, match="stand out from the noise"):
         release_atlas(data.references, data.queries, budget=Budget(0.05, 1e-6), **settings)
     assert ledger.history("people") == ()
     assert "do not spend" in plan(data.queries, 3000, dim=2, budget=Budget(0.05, 1e-6)).advice

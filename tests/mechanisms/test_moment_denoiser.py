@@ -223,7 +223,7 @@ def test_a_fork_does_not_spend_again(monkeypatch):
     Y, Z = curved(300, 3, 2, seed=1)
     model = DPManifoldDenoiser(0.8, 2, BUDGET).fit(Y)
     with monkeypatch.context() as patched:
-        patched.setattr(model._once, "_pid", -1)
+        patched.setattr(model._single_spend, "_pid", -1)
         with pytest.raises(RuntimeError, match="fork"):
             model.transform(Z)
     model.transform(Z)

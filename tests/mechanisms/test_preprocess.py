@@ -123,7 +123,8 @@ def test_what_forward_refuses():
         X = good.copy()
         X[1, 0] = bad
         with pytest.raises(
-            ValueError, match=r"^X has values that are not positive in column 0: the logarithm"
+            ValueError,
+            match=r"^X has values that are not positive in column 0: logged columns must be positive",
         ):
             PLAIN.forward(X)
         with pytest.raises(ValueError, match=r"^points has .* column 'crp'"):
@@ -424,7 +425,7 @@ def test_dropped_values_count_nowhere_and_nothing_is_said():
 
 def test_what_the_release_shows_to_be_poor_is_said():
     X, bounds = columns_of(3000, 2)
-    with pytest.warns(PreprocessWarning, match="at or beyond the bounds in column 1: give wider"):
+    with pytest.warns(PreprocessWarning, match="at or beyond the bounds in column 1: widen them"):
         private_preprocessor(X, bounds=[(0.01, 1000.0), (140.0, 300.0)], budget=BUDGET, seed=0)
     with pytest.warns(PreprocessWarning, match="MAD is below one bin in column 1: give narrower"):
         private_preprocessor(X, bounds=[(0.01, 1000.0), (0.0, 1e5)], budget=BUDGET, seed=0)
@@ -455,7 +456,7 @@ GOOD = {"reference": FRAME, "bounds": {"a": (0.01, 1000.0), "b": (50.0, 300.0)},
             "bounds of column 'a': low must be positive",
         ),
         ({"bounds": [(0.01, 1000.0), (50.0, 50.0 + 1e-13)]}, "bounds of column 'b': .*narrow"),
-        ({"reference": FRAME.to_numpy()}, "bounds has names"),
+        ({"reference": FRAME.to_numpy()}, "bounds maps column names"),
         ({"reference": FRAME[:0]}, "reference has 0"),
         ({"log": ["c"]}, "log = "),
         ({"bins": 1000}, "bins = "),
@@ -695,7 +696,7 @@ def test_invalid_records_of_an_atlas(atlas):
     dirty = np.concatenate([Y, [[-1.0, 140.0, 0.0], [np.nan, 140.0, 0.0], [1.0, 1e200, 0.0]]])
     arguments = {"preprocess": NAMED, "seed": 1, "n_public": len(Y), **LOOSE}
     with pytest.raises(
-        ValueError, match=r"non-finite or too large values.*logged must be positive"
+        ValueError, match=r"non-finite or too large values.*logged columns must be positive"
     ) as refused:
         release_atlas(dirty, Z, **arguments)
     assert "crp" not in str(refused.value)

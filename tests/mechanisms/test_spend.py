@@ -87,13 +87,6 @@ CERTIFIED = ("moments", "atlas", "direct", "preprocessing")
 every = pytest.mark.parametrize("route", ROUTES)
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    made = Ledger(tmp_path / "ledger.db")
-    made.create("people", 3.0, 1e-6)
-    return made
-
-
 HURT = np.vstack([Y, [[np.nan, 0.0]]])
 #: What can be wrong with a release, in the order in which it is looked at: options, and what is said of it.
 FAULTS = {
@@ -570,7 +563,7 @@ def test_a_bound_name_with_tables_and_streams(ledger, tmp_path):
     assert len(ledger.history("bound")) == 5
     table = kinds(Y, tmp_path)[3]
     stream = {"on_invalid": "drop", "ledger": ledger}
-    with pytest.raises(ValueError, match="read only once: a fingerprint needs a pass"):
+    with pytest.raises(ValueError, match="read only once: a fingerprint needs an extra pass"):
         moments(reference=table.to_reader(), dataset="bound", **stream)
     moments(reference=table.to_reader(), dataset="people", **stream)
     assert len(ledger.history("people")) == 1

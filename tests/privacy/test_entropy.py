@@ -158,7 +158,7 @@ def test_bad_seeds_and_counts_are_refused(bad):
 
 
 def test_key_length_is_checked():
-    with pytest.raises(ValueError, match=r"^key of 16 bytes"):
+    with pytest.raises(ValueError, match=r"^key has 16 bytes"):
         EntropySource(bytes(16))
 
 

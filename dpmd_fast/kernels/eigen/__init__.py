@@ -1,0 +1,1 @@
+"""Top-d eigenvectors of many small symmetric matrices."""

@@ -28,7 +28,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @device
 def jacobi(A, V, n):
-    """Cyclic Jacobi on the leading n x n block of A, in place; eigenvectors in the rows of V."""
+    """Diagonalise the leading n x n block of A in place (cyclic Jacobi); eigenvectors in the rows of V."""
     for i in range(n):
         for j in range(n):
             V[i, j] = 1.0 if i == j else 0.0
@@ -67,7 +67,7 @@ def jacobi(A, V, n):
 
 @device
 def orthonormalize(Q, rows, width):
-    """Gram-Schmidt on `rows` rows, again where a row loses much of its length. False if dependent."""
+    """Orthonormalise rows (Gram-Schmidt, again where one loses much length); return False if dependent."""
     for c in range(rows):
         before = dot(Q, c * width, Q, c * width, width)
         if not before > 0.0:
@@ -94,7 +94,7 @@ def orthonormalize(Q, rows, width):
 
 @device
 def _smallest(R, S, V, d):
-    """Smallest eigenvalue of the leading d x d block of R (S and V are scratch)."""
+    """Return the smallest eigenvalue of the leading d x d block of R (S and V are scratch)."""
     if d == 1:
         return R[0, 0]
     if d == 2:
@@ -112,7 +112,7 @@ def _smallest(R, S, V, d):
 
 @device
 def _power(C, width, d, eager, Q, Z):
-    """Q <- Q C^eager, orthonormal again. False if rows became dependent."""
+    """Set Q to Q C^eager, orthonormal again; return False if rows became dependent."""
     for step in range(eager):
         if step % 2 == 0:
             multiply_symmetric(Q, d, C, Z, width)
@@ -127,7 +127,7 @@ def _power(C, width, d, eager, Q, Z):
 
 @device
 def refine(C, width, d, eager, Q, Z, R, S, V):
-    """Subspace iteration on a C of trace about 1, from the rows of Q; `eager` steps go unchecked.
+    """Iterate the subspace of a C of trace about 1 from the rows of Q; `eager` steps go unchecked.
 
     Returns the number of multiplications that this matrix needed, for the next one's `eager`, with
     Q replaced; or -1 if no certificate was found.
@@ -182,7 +182,7 @@ def refine(C, width, d, eager, Q, Z, R, S, V):
 
 @device
 def by_jacobi(C, A, V, n, d, Q, width):
-    """Top-d eigenvectors of a very small matrix, largest first."""
+    """Set Q to the top-d eigenvectors of a very small matrix, largest first; return False if not finite."""
     for i in range(n):
         for j in range(n):
             A[i, j] = C[i, j]
@@ -205,7 +205,7 @@ def by_jacobi(C, A, V, n, d, Q, width):
 
 @device
 def leading_rows(C, n, width, d, eager, Q, Z, R, S, A, V):
-    """Rows of Q: an orthonormal basis of the top-d eigenspace of a C with a trace of about 1.
+    """Set the rows of Q to an orthonormal basis of the top-d eigenspace of a C with a trace of about 1.
 
     Q holds rows to start from, and `eager` what the last call returned for a similar matrix: the
     number of multiplications to do before the first check. Negative if there is no certified answer.
@@ -217,7 +217,7 @@ def leading_rows(C, n, width, d, eager, Q, Z, R, S, A, V):
 
 @device
 def arbitrary_start(Q, n):
-    """Fixed rows without symmetry, to start from where nothing is known."""
+    """Fill Q with fixed rows without symmetry, to start from where nothing is known."""
     for c in range(len(Q)):
         for i in range(n):
             Q[c, i] = ((i * 7919 + c * 104729 + 31 * i * i + 17 * (c + 1) * i) % 1021) / 1021.0 - 0.5
@@ -225,7 +225,7 @@ def arbitrary_start(Q, n):
 
 @device
 def scratch(width, d):
-    """Work arrays of `leading_rows`: Q, Z, R, S, A, V."""
+    """Return work arrays for `leading_rows`: Q, Z, R, S, A, V."""
     side = max(width, d + 1)
     small = min(width, JACOBI_MOST)
     return (

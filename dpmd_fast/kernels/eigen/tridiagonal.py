@@ -28,7 +28,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def top_subspaces(matrices: np.ndarray, columns: int, dim: int, n_threads: int | None = None) -> np.ndarray:
-    """Orthonormal bases (m, dim, padded) of the top eigenspaces of padded symmetric matrices.
+    """Return orthonormal bases (m, dim, padded) of the top eigenspaces of padded symmetric matrices.
 
     The matrices need a trace of about 1 (within some orders of magnitude) or none at all; NaN is
     returned for one that is not finite.
@@ -49,7 +49,7 @@ def top_subspaces(matrices: np.ndarray, columns: int, dim: int, n_threads: int |
 
 @device
 def _reflector(A, k, n, width, v):
-    """Householder vector of row k of A beyond column k + 1, in v and in the row. Returns (tau, alpha)."""
+    """Set v and row k of A to the Householder vector of that row beyond column k; return (tau, alpha)."""
     first = k + 1
     tail = 0.0
     for j in range(first + 1, n):
@@ -73,7 +73,7 @@ def _reflector(A, k, n, width, v):
 
 @device
 def _tridiagonalize(A, n, width, diagonal, off, tau, work):
-    """Householder reduction of the symmetric A; reflector k is left in row k, zero before column k + 1.
+    """Reduce the symmetric A by Householder reflectors; number k is left in row k, zero before column k + 1.
 
     The rank-two update of one reflector and the product with the next share a pass over the matrix.
     """
@@ -109,7 +109,7 @@ def _tridiagonalize(A, n, width, diagonal, off, tau, work):
 
 @device
 def _multisect(diagonal, off2, n, d, low, high, values):
-    """The d largest eigenvalues of a tridiagonal matrix, by counting sign changes at 32 points at once.
+    """Find the d largest eigenvalues of a tridiagonal matrix, counting sign changes at 32 points at once.
 
     To about 1e-6 of the norm, in single precision: inverse iteration finds the rest of the digits.
     """
@@ -158,7 +158,7 @@ def _multisect(diagonal, off2, n, d, low, high, values):
 
 @device
 def _count_above(diagonal, off2, n, x, tiny):
-    """Number of eigenvalues of the tridiagonal matrix above x."""
+    """Count the eigenvalues of the tridiagonal matrix above x."""
     above = 0
     pivot = 1.0
     coupling = 0.0
@@ -173,7 +173,7 @@ def _count_above(diagonal, off2, n, x, tiny):
 
 @device
 def _factor(diagonal, off, n, shift, tiny, work):
-    """LU with partial pivoting of T - shift."""
+    """Factor T - shift (LU with partial pivoting)."""
     upper, upper1, upper2, lower, swapped = work[0], work[1], work[2], work[3], work[4]
     for i in range(n):
         upper[i] = diagonal[i] - shift
@@ -202,7 +202,7 @@ def _factor(diagonal, off, n, shift, tiny, work):
 
 @device
 def _solve(n, work, x, forward):
-    """x <- (T - shift)^-1 x with the factors of `_factor`; the first solve skips the forward half."""
+    """Set x to (T - shift)^-1 x with the factors of `_factor`; the first solve skips the forward half."""
     upper, upper1, upper2, lower, swapped = work[0], work[1], work[2], work[3], work[4]
     if forward:
         for i in range(n - 1):
@@ -219,7 +219,7 @@ def _solve(n, work, x, forward):
 
 @device
 def _normalize(n, width, k, Q, x):
-    """Take away what lies along the first k rows of Q and give x length one. False if nothing is left."""
+    """Remove from x the first k rows of Q and scale it to length one; return False if nothing is left."""
     largest = 0.0
     for i in range(n):
         largest = max(largest, abs(x[i]))
@@ -240,7 +240,7 @@ def _normalize(n, width, k, Q, x):
 
 @device
 def _inverse_iteration(diagonal, off, n, d, values, Q, width, norm, work):
-    """Eigenvectors of the tridiagonal matrix near `values`, orthogonal to each other, in the rows of Q."""
+    """Set the rows of Q to eigenvectors of the tridiagonal matrix near `values`, orthogonal to each other."""
     x = np.zeros(width)
     tiny = _EPS * norm
     for k in range(d):
@@ -267,7 +267,10 @@ def _inverse_iteration(diagonal, off, n, d, values, Q, width, norm, work):
 
 @device
 def direct(C, A, n, width, d, Q, Z, work):
-    """Top-d eigenvectors of C in the rows of Q. `A` and `work` (10, width) are scratch. False if unsure."""
+    """Set the rows of Q to the top-d eigenvectors of C; return False if unsure.
+
+    `A` and `work` (10, width) are scratch.
+    """
     diagonal, off, off2, tau, values = work[5], work[6], work[7], work[8], work[9]
     for i in range(width):
         for j in range(width):
@@ -307,7 +310,7 @@ def direct(C, A, n, width, d, Q, Z, work):
 
 @device
 def _may_have_gap(C, n, width, d):
-    """Whether a matrix with d equal eigenvalues and nothing but noise beside them has a gap below them.
+    """Return whether a matrix with d equal eigenvalues and only noise beside them has a gap below them.
 
     With t the trace, what is not in those eigenvalues has a squared norm of |C|^2 - t^2 / d. A guess that
     costs time when it is wrong, nothing else.

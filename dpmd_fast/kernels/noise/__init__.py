@@ -1,0 +1,1 @@
+"""Normal variates from a buffer of random words."""

@@ -66,7 +66,7 @@ class Tables(NamedTuple):
 
 @functools.cache
 def tables(guide_bits: int = _GUIDE_BITS, digit_bits: int = 13) -> Tables:
-    """The tables for digits of the given widths; `guide_bits` is at most 13, `digit_bits` 13, 3 or 1.
+    """Return the tables for digits of the given widths; `guide_bits` is at most 13, `digit_bits` 13, 3 or 1.
 
     Narrow digits give the same distribution. They tie more often, which is good for tests.
     """
@@ -86,7 +86,7 @@ def tables(guide_bits: int = _GUIDE_BITS, digit_bits: int = 13) -> Tables:
 
 
 def _distribution_function(precision: int) -> list[int]:
-    """floor(2^precision P(c <= i)) for i = 0, 1, ..., as long as 1 - P(c <= i) is above 2^-precision.
+    """Return floor(2^precision P(c <= i)) for i = 0, 1, ..., as long as 1 - P(c <= i) is above 2^-precision.
 
     With r = exp(-1 / 2s^2) the weights are w_0 = 1, w_(i+1) = r^(2i+1) w_i. Each number here is a pair of
     integers that enclose it, in units of 2^-unit_bits; the floors of both ends of the result must agree.
@@ -127,7 +127,7 @@ def _distribution_function(precision: int) -> list[int]:
 
 @device
 def _take(width, words, stream):
-    """The next `width` bits as a number, the first highest; CUT where the words end.
+    """Take the next `width` bits as a number, the first highest; CUT where the words end.
 
     A stream is (bits not yet taken, from the highest down and zeros behind; how many; next word).
     """
@@ -143,7 +143,7 @@ def _take(width, words, stream):
 
 @device
 def _cell(first_digit, tables, uniform, words, stream):
-    """Step 1: c, CUT or STUCK. `uniform` is room for the digits of the uniform that selects it."""
+    """Step 1: return c, CUT or STUCK. `uniform` holds the digits of the uniform that selects it."""
     uniform[0] = first_digit
     known = 1
     for c in range(tables.first[first_digit], len(tables.thresholds)):
@@ -188,7 +188,7 @@ def _compare(digits, known, digit_bits, words, stream):
 
 @device
 def _keeps(c, choice, t, known, chain, digit_bits, words, stream):
-    """Step 2: whether t is kept (1, 0, CUT or STUCK), and how many of its digits are known then.
+    """Step 2: return whether t is kept (1, 0, CUT or STUCK), and how many of its digits are known then.
 
     A choice among 2s^2 is below 2c, or equal to 2c and another uniform below t: probability (2c + t) / 2s^2.
     """
@@ -219,7 +219,7 @@ def _keeps(c, choice, t, known, chain, digit_bits, words, stream):
 
 @device
 def _nearest(c, deviation, t, known, digit_bits, words, stream):
-    """Step 3: the integer nearest to deviation (c + t) / s, or CUT.
+    """Step 3: return the integer nearest to deviation (c + t) / s, or CUT.
 
     deviation (c + t) / s + 1/2 = whole + (part + deviation y) / 2^bits, where y in [0, 1) has the digits of t
     that follow. They are drawn until only one integer is left below.
@@ -263,7 +263,7 @@ def _nearest(c, deviation, t, known, digit_bits, words, stream):
 
 @device
 def _attempt(words, at, deviation, tables, uniform, t):
-    """Run the algorithm once. Returns whether there is a sample (1, 0, CUT or STUCK), it, the next word."""
+    """Run the algorithm once; return whether there is a sample (1, 0, CUT, STUCK), it, the next word."""
     digit_bits = tables.digit_bits
     word = words[at]
     stream = (np.uint64(0), 0, at + 1)
@@ -288,7 +288,7 @@ def _attempt(words, at, deviation, tables, uniform, t):
 
 @kernel
 def fill(words, out, deviation, tables):
-    """Fill `out` until the words run out. Returns (samples made, words they used).
+    """Fill `out` until the words run out; return (samples made, words they used).
 
     STUCK in place of the number of samples says that the words cannot be random.
     """
@@ -333,14 +333,14 @@ def fill(words, out, deviation, tables):
 
 
 def words_for(count: int) -> int:
-    """Words that nearly always suffice for `count` samples; `fill` asks for more where they do not."""
+    """Return a number of words that nearly always suffices for `count` samples."""
     return count + count // 16 + 64
 
 
 def fill_rows(
     words: np.ndarray, out: np.ndarray, chunk: int, deviation: int, n_threads: int | None = None
 ) -> np.ndarray:
-    """Fill each `chunk` of `out` from a row of `words`; returns samples made and words used per row.
+    """Fill each `chunk` of `out` from a row of `words`; return samples made and words used per row.
 
     One thread enters no parallel region: a forked child may not.
     """

@@ -21,7 +21,7 @@ CHUNK = 1 << 15  # variates made from one stretch of the word stream, whatever t
 
 @functools.cache
 def ziggurat() -> tuple[np.ndarray, np.ndarray]:
-    """Layer edges x_0 > ... > x_256 = 0 and the density exp(-x^2 / 2) at each."""
+    """Return the layer edges x_0 > ... > x_256 = 0 and the density exp(-x^2 / 2) at each."""
     from scipy.optimize import brentq
     from scipy.special import erfc
 
@@ -46,12 +46,12 @@ def ziggurat() -> tuple[np.ndarray, np.ndarray]:
 
 
 def words_for(count: int) -> int:
-    """Words that almost always suffice for `count` variates; `fill` asks for more where they do not."""
+    """Return a number of words that almost always suffices for `count` variates."""
     return count + count // 32 + 64
 
 
 def fill_chunks(words: np.ndarray, out: np.ndarray, n_threads: int | None = None) -> np.ndarray:
-    """Fill each chunk of `out` from a row of `words`; returns variates made and words used per chunk."""
+    """Fill each chunk of `out` from a row of `words`; return variates made and words used per chunk."""
     edges, density = ziggurat()
     progress = np.zeros((len(words), 2), np.int64)
     with threads(n_threads, chunk=1):
@@ -61,16 +61,16 @@ def fill_chunks(words: np.ndarray, out: np.ndarray, n_threads: int | None = None
 
 @device
 def _uniform(word):
-    """Uniform in (0, 1): 52 bits, offset by half a step so that neither end occurs."""
+    """Return a uniform in (0, 1): 52 bits, offset by half a step so that neither end occurs."""
     return (np.float64(word >> np.uint64(12)) + 0.5) * (1.0 / 4503599627370496.0)
 
 
 @kernel
 def fill(words, out, edges, density):
-    """Fill `out` until the words run out. Returns (variates made, words they used).
+    """Fill `out` until the words run out; return (variates made, words they used).
 
     A variate that runs out of words in the middle is not made and its words do not count as used:
-    the caller offers them again with more behind them. Dropping them would favour the short ways.
+    the caller offers them again with more behind them. Dropping them would favour variates of few words.
     """
     made = 0
     at = 0

@@ -1,0 +1,1 @@
+"""Exact search for all points within one fixed radius."""

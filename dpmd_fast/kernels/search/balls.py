@@ -69,7 +69,7 @@ def find_leaves(index, low, high, size, leaves, walk):
         limit = 1.0 + index.rounding * (1.0 + size + index.sizes[node])
         first, count = index.spans[node, 0], index.spans[node, 1]
         if count <= _BUNDLE:
-            _leaf_gaps(index.leaf_low, index.leaf_high, first, count, low, high, gaps)
+            leaf_gaps(index.leaf_low, index.leaf_high, first, count, low, high, gaps)
             for j in range(count):
                 if gaps[j] <= limit:
                     leaves[found] = first + j
@@ -88,7 +88,7 @@ def find_leaves(index, low, high, size, leaves, walk):
 
 
 @device(inline=True)
-def _leaf_gaps(leaf_low, leaf_high, first, count, low, high, gaps):
+def leaf_gaps(leaf_low, leaf_high, first, count, low, high, gaps):
     """Measure the squared distances of `count` leaf boxes to the box [low, high]."""
     for j in range(count):
         gaps[j] = 0.0
@@ -131,7 +131,7 @@ def _row_gaps(sketch, low, high, gaps):
 
 @device
 def leaf_masks(index, leaf, leaves, found, masks):
-    """masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`.
+    """Set masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`.
 
     Sketches are compared in single precision about the middle of the leaf, where they are of the
     size of one; what single precision cannot decide is measured in double.
@@ -196,7 +196,7 @@ def near_masks(index, point, rest, size, leaves, found, near, sure, walk):
 
     `size` is the squared norm of the query's sketch. Leaves without candidates are taken off the list;
     returns the number of those left. No helper is called in the loop, and arrays are taken out of the index
-    before it: every array that changes hands has its references counted, atomically.
+    before it: every array that is handed over has its references counted, atomically.
     """
     n, depth, rounding = len(index.rows), index.depth, index.rounding
     middles, spreads, sizes, leaf_nodes = index.middles, index.spreads, index.sizes, index.leaf_nodes

@@ -1,7 +1,7 @@
 """The ball index: reference points in 64-point leaves, with sketches and a tree of bounding boxes.
 
 A point's *sketch*, in units of the radius, is its leading coordinates after a global rotation to
-principal axes, and the length of the rest. `balls.py` says what it is good for.
+principal axes, and the length of the rest. `balls.py` says how it bounds distances.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
 LEAF = 64
 _SKETCH_MOST = 24
 _SKETCH_ALL = 8  # up to this many columns the sketch is the whole point
-_TAIL = 0.02  # share of h^2 that the coordinates outside the sketch may carry
+_TAIL = 0.02  # mean square, in units of h^2, that the coordinates outside the sketch may carry
 
 
 class BallIndex(NamedTuple):
@@ -51,7 +51,7 @@ class BallIndex(NamedTuple):
 def build_index(
     Y: np.ndarray, radius: float, n_threads: int | None = None, *, finest: int = LEAF
 ) -> BallIndex:
-    """Index the rows of `Y` for balls of one radius; `finest` of them that follow each other are close."""
+    """Index the rows of `Y` for balls of one radius; each run of `finest` rows in leaf order lies close."""
     with threads(n_threads):
         return _build_index(Y, radius, finest)
 
@@ -101,7 +101,7 @@ def _build_index(Y: np.ndarray, radius: float, finest: int) -> BallIndex:
 
 
 def sketch_queries(index: BallIndex, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sketch coordinates (m, depth) and rests (m,) of query points."""
+    """Return sketch coordinates (m, depth) and rests (m,) of query points."""
     whole = index.axes.shape[1] == index.columns
     coordinates, rests = _sketch(X, index.center, index.axes, index.radius, whole)
     points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
@@ -109,13 +109,13 @@ def sketch_queries(index: BallIndex, X: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def visiting_order(index: BallIndex, X: np.ndarray) -> np.ndarray:
-    """An order of the rows of `X` in which neighbours follow each other, for the caches."""
+    """Return an order of the rows of `X` in which neighbours follow each other, for the caches."""
     with threads(1):
         return _split(sketch_queries(index, X)[0], LEAF)[0]
 
 
 def pad_queries(index: BallIndex, X: np.ndarray) -> np.ndarray:
-    """Query points laid out like `index.rows`."""
+    """Return query points laid out like `index.rows`."""
     padded = np.zeros((len(X), index.rows.shape[1]))
     padded[:, : index.columns] = X
     padded[:, index.columns] = 1.0
@@ -123,7 +123,10 @@ def pad_queries(index: BallIndex, X: np.ndarray) -> np.ndarray:
 
 
 def _leading_axes(sample, radius):
-    """Principal axes that carry all but a small share of h^2; all columns, unrotated, in low D."""
+    """Return the principal axes that carry all but a small share of h^2, and whether they are all columns.
+
+    With few columns they are, unrotated.
+    """
     D = sample.shape[1]
     if D <= _SKETCH_ALL:
         return np.eye(D), True
@@ -153,7 +156,7 @@ def _sketch(Y, center, axes, radius, whole):
 
 @device(inline=True)
 def sketch_point(index, X, x0, point, across, left):
-    """Sketch of the row at element `x0` of X, as `sketch_queries` does it; returns the rest.
+    """Sketch the row at element `x0` of X, as `sketch_queries` does; return the rest.
 
     `point` has one element for each sketch coordinate, the rest among them; `across` holds the axes in rows
     as wide as X, `left` is scratch for one row.
@@ -209,9 +212,9 @@ def _select(keys, order, start, stop, at):
 
 @kernel
 def _split(points, finest):
-    """Median splits along the longest side, at multiples of 64 points. Returns order and tree.
+    """Split at medians along the longest side, at multiples of 64 points; return order and tree.
 
-    Inside of a leaf the splits go on, at multiples of `finest`, for the order alone.
+    Inside a leaf the splits go on, at multiples of `finest`, for the order alone.
     """
     n, depth = points.shape
     n_leaves = (n + LEAF - 1) // LEAF
@@ -312,7 +315,7 @@ def _pack_leaves(points, rests, order, children):
 
 @device
 def shift_leaf(sketch, lengths, here, middle, single, half_norms, rests):
-    """Sketch of a leaf about `middle` in single precision; returns its largest squared norm."""
+    """Shift the sketch of a leaf to `middle`, in single precision; return its largest squared norm."""
     norms = np.zeros(LEAF)
     for k in range(len(single)):
         for j in range(LEAF):

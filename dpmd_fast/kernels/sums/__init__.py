@@ -1,0 +1,1 @@
+"""Exact integer sums over records, with a bound on what one record adds."""

@@ -19,7 +19,7 @@ _CHUNK = 256  # records in one partial sum
 def subspace_coordinates(
     Y: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates V^T (y - m) (n, q) and the part outside the subspace (n, D), for `basis` V (D, q)."""
+    """Return coordinates V^T (y - m) (n, q) and the part outside (n, D), for `basis` V (D, q)."""
     n, D = Y.shape
     inside, outside = np.empty((n, basis.shape[1])), np.empty((n, D))
     with threads(n_threads):
@@ -30,7 +30,7 @@ def subspace_coordinates(
 def inside_coordinates(
     Y: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
-    """As `subspace_coordinates`, to the last bit, without what is outside."""
+    """Return the coordinates of `subspace_coordinates`, to the last bit, without what is outside."""
     inside = np.empty((len(Y), basis.shape[1]))
     with threads(n_threads):
         _inside(np.ascontiguousarray(Y, dtype=np.float64), center, basis, inside)
@@ -40,7 +40,7 @@ def inside_coordinates(
 def subspace_points(
     X: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
-    """The points m + V x (n, D) with coordinates `X` (n, q)."""
+    """Return the points m + V x (n, D) with coordinates `X` (n, q)."""
     out = np.empty((len(X), len(center)))
     with threads(n_threads):
         _points(np.ascontiguousarray(X, dtype=np.float64), center, np.ascontiguousarray(basis.T), out)

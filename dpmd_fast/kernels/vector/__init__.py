@@ -1,0 +1,1 @@
+"""Micro-kernels written in LLVM, so that a sum is fast and has one order on every machine."""

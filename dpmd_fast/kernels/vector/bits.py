@@ -22,7 +22,7 @@ def _fetch(builder, pointer, offset):
 
 
 def _products(builder, px, pb, ph, depth):
-    """Code for p_j = sum_k x_k B[64 k + j] + half_norms[j], j < 64, as vectors."""
+    """Emit p_j = sum_k x_k B[64 k + j] + half_norms[j], j < 64, as vectors."""
     start = [_fetch(builder, ph, at) for at in range(0, 64, _LANES)]
     entry = builder.block
     loop = builder.append_basic_block("masks.loop")
@@ -48,7 +48,7 @@ def _products(builder, px, pb, ph, depth):
 
 
 def _word(builder, hits):
-    """64 bits of eight vectors of comparisons."""
+    """Pack eight vectors of comparisons into 64 bits."""
     word = integer(0)
     for j, hit in enumerate(hits):
         bits = builder.zext(builder.bitcast(hit, ir.IntType(_LANES)), I64)
@@ -58,7 +58,7 @@ def _word(builder, hits):
 
 @intrinsic
 def _ball_masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
-    """Two 64-bit words for one query against a leaf of 64 points, in single precision.
+    """Compare one query with a leaf of 64 points, in single precision: two 64-bit words.
 
     With p_j = sum_k x[x0 + k] B[b0 + 64 k + j] + half_norms[h0 + j] and q_j = rest * rests[h0 + j]:
     bit j of out[0] is p_j + q_j >= maybe, bit j of out[1] is p_j - q_j >= inside.
@@ -90,7 +90,7 @@ def _ball_masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, may
 
 @intrinsic
 def _near_mask(typingctx, x, B, b0, depth, half_norms, rests, h0, rest, maybe):
-    """The first word of `_ball_masks`."""
+    """Return the first word of `_ball_masks`."""
     i64, f64 = types.int64, types.float64
     sig = types.uint64(x, B, i64, i64, half_norms, rests, i64, f64, f64)
 

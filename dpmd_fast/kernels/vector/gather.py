@@ -33,10 +33,10 @@ _LINE = 8  # doubles in a cache line
 
 @intrinsic
 def _append_inside(typingctx, word, X, x0, rows, first, width, h2, share, places, tents, at, inside):
-    """Candidates of `word` (bit 0 is row `first`) closer to the point at X[x0] than the radius.
+    """Append the candidates of `word` (bit 0 is row `first`) closer to the point at X[x0] than the radius.
 
-    Their rows go to places[at:], share (h2 - r^2) > 0 to tents[at:]. Returns the end of the lists; inside[0]
-    grows by the number of candidates in the closed ball.
+    Their rows go to places[at:], share (h2 - r^2) > 0 to tents[at:]; one element behind the last is written,
+    too. Returns the end of the lists; inside[0] grows by the number of candidates in the closed ball.
     """
     i64, f64 = types.int64, types.float64
     sig = i64(types.uint64, X, i64, rows, i64, i64, f64, f64, places, tents, i64, inside)
@@ -80,7 +80,7 @@ def _append_inside(typingctx, word, X, x0, rows, first, width, h2, share, places
 
 @intrinsic
 def _fetch_ahead(typingctx, rows, places, start, stop, length):
-    """Ask for the rows places[start:stop], `length` doubles each, to come to the cache."""
+    """Prefetch the rows places[start:stop], `length` doubles each."""
     i64 = types.int64
     sig = types.void(rows, places, i64, i64, i64)
 
@@ -105,7 +105,7 @@ def _fetch_ahead(typingctx, rows, places, start, stop, length):
 
 @intrinsic
 def _add_differences(typingctx, weights, places, start, stop, rows, X, x0, out, width):
-    """out += the sum of weights[i] (rows[places[i]] - x) over start <= i < stop, x at X[x0]."""
+    """Add to out the sum of weights[i] (rows[places[i]] - x) over start <= i < stop, x at X[x0]."""
     i64 = types.int64
     sig = types.void(weights, places, i64, i64, rows, X, i64, out, i64)
 
@@ -135,7 +135,7 @@ def _add_differences(typingctx, weights, places, start, stop, rows, X, x0, out, 
 
 @intrinsic
 def _add_outers_four(typingctx, bases, roots, places, start, stop, count, C):
-    """C (4 x 4) += the sum of w w^T, w = roots[i] v, over the `count` rows v of bases[places[i]]."""
+    """Add to C (4 x 4) the sum of w w^T, w = roots[i] v, over the `count` rows v of bases[places[i]]."""
     i64 = types.int64
     sig = types.void(bases, roots, places, i64, i64, i64, C)
 

@@ -1,7 +1,7 @@
-"""Vectors rounded to the integer lattice: the micro-kernels of exact sums.
+"""Vectors truncated to the integer lattice: the micro-kernels of exact sums.
 
 Entries are integers kept in float64, where sums of their products are exact below 2^53: every order of
-summation gives the same bits. Rounding is toward zero, so that no norm grows.
+summation gives the same bits. Truncation is toward zero, so that no norm grows.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def _truncate(builder, vector):
     return builder.call(toward_zero, [vector])
 
 
-def _rounded_difference(builder, px, pa, factor, at):
+def _truncated_difference(builder, px, pa, factor, at):
     gap = builder.fsub(load(builder, builder.gep(px, [at])), load(builder, builder.gep(pa, [at])))
     return _truncate(builder, builder.fmul(factor, gap))
 
 
 @intrinsic
 def _truncated_square(typingctx, X, x0, A, a0, scale, count):
-    """Sum of trunc(scale (X[x0 + i] - A[a0 + i]))^2 over i < count, a multiple of four."""
+    """Return the sum of trunc(scale (X[x0 + i] - A[a0 + i]))^2 over i < count, a multiple of four."""
     i64 = types.int64
     sig = types.float64(X, i64, A, i64, types.float64, i64)
 
@@ -52,7 +52,7 @@ def _truncated_square(typingctx, X, x0, A, a0, scale, count):
         factor = splat(builder, scale)
         total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
         with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
-            value = _rounded_difference(builder, px, pa, factor, i)
+            value = _truncated_difference(builder, px, pa, factor, i)
             builder.store(fused(builder, value, value, builder.load(total)), total)
         return horizontal_sum(builder, builder.load(total))
 
@@ -61,7 +61,7 @@ def _truncated_square(typingctx, X, x0, A, a0, scale, count):
 
 @intrinsic
 def _pack_truncated(typingctx, X, x0, A, a0, scale, panel, p0, stride, groups):
-    """panel[p0 + g stride + l] = trunc(scale (X[x0 + 4g + l] - A[a0 + 4g + l])), g < groups."""
+    """Set panel[p0 + g stride + l] = trunc(scale (X[x0 + 4g + l] - A[a0 + 4g + l])), g < groups."""
     i64 = types.int64
     sig = types.void(X, i64, A, i64, types.float64, panel, i64, i64, i64)
 
@@ -72,7 +72,7 @@ def _pack_truncated(typingctx, X, x0, A, a0, scale, panel, p0, stride, groups):
         target = pointer_to(context, builder, signature.args[5], panel, p0)
         factor = splat(builder, scale)
         with cgutils.for_range(builder, groups, intp=I64) as loop:
-            value = _rounded_difference(builder, px, pa, factor, builder.mul(loop.index, integer(LANES)))
+            value = _truncated_difference(builder, px, pa, factor, builder.mul(loop.index, integer(LANES)))
             store(builder, value, builder.gep(target, [builder.mul(loop.index, stride)]))
         return context.get_dummy_value()
 

@@ -25,11 +25,12 @@ VECTOR = ir.VectorType(F64, LANES)
 
 
 def integer(value):
+    """Return a 64-bit constant."""
     return ir.Constant(I64, value)
 
 
 def pointer_to(context, builder, array_type, array, offset):
-    """Pointer to element `offset` of a contiguous array argument."""
+    """Return a pointer to element `offset` of a contiguous array argument."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [offset])
 
@@ -79,7 +80,7 @@ def _square_distance(typingctx, A, a0, B, b0, count):
 
 
 def _reduce(context, builder, signature, args, difference):
-    """Sum of products (or squared differences) over `count` elements, a multiple of four."""
+    """Emit the sum of products (or squared differences) over `count` elements, a multiple of four."""
     A, a0, B, b0, count = args
     pa = pointer_to(context, builder, signature.args[0], A, a0)
     pb = pointer_to(context, builder, signature.args[2], B, b0)
@@ -87,7 +88,7 @@ def _reduce(context, builder, signature, args, difference):
 
 
 def reduce_pairs(builder, pa, pb, count, difference):
-    """Code for the sum of products (or squared differences) of `count` elements at two pointers."""
+    """Emit the sum of products (or squared differences) of `count` elements at two pointers."""
     zero = ir.Constant(VECTOR, [0.0] * LANES)
     total = cgutils.alloca_once(builder, VECTOR)
     second = cgutils.alloca_once(builder, VECTOR)
@@ -114,7 +115,7 @@ def reduce_pairs(builder, pa, pb, count, difference):
 
 @intrinsic
 def _center_block(typingctx, M, m0, ldm, sums, i, j, share, scale, C, ldc):
-    """4 x 4 block: C[i.., j..] = scale (M - share sums_i sums_j), and its transpose at C[j.., i..]."""
+    """Set a 4 x 4 block: C[i.., j..] = scale (M - share sums_i sums_j), and its transpose at C[j.., i..]."""
     f64, i64 = types.float64, types.int64
     sig = types.void(M, i64, i64, sums, i64, i64, f64, f64, C, i64)
 
@@ -154,7 +155,7 @@ def _center_block(typingctx, M, m0, ldm, sums, i, j, share, scale, C, ldc):
 
 @intrinsic
 def _pack(typingctx, row, r0, center, scale, panel, p0, stride, groups):
-    """panel[p0 + g stride + l] = scale (row[r0 + 4g + l] - center[4g + l]), g < groups."""
+    """Set panel[p0 + g stride + l] = scale (row[r0 + 4g + l] - center[4g + l]), g < groups."""
     i64 = types.int64
     sig = types.void(row, i64, center, types.float64, panel, i64, i64, i64)
 
@@ -179,7 +180,7 @@ def _pack(typingctx, row, r0, center, scale, panel, p0, stride, groups):
 
 @intrinsic
 def _pack_scaled(typingctx, rows, r0, scale, panel, p0, stride, groups, count):
-    """panel[p0 + g stride + 4c + l] = scale rows[r0 + 4 (c groups + g) + l], c < count, g < groups."""
+    """Set panel[p0 + g stride + 4c + l] = scale rows[r0 + 4 (c groups + g) + l], c < count, g < groups."""
     i64 = types.int64
     sig = types.void(rows, i64, types.float64, panel, i64, i64, i64, i64)
 
@@ -203,7 +204,7 @@ def _pack_scaled(typingctx, rows, r0, scale, panel, p0, stride, groups, count):
 
 @intrinsic
 def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
-    """Four rows from i: A[r, j:stop] -= v_r w + w_r v; then y[r] = A[r, j:stop] . x[j:stop].
+    """Update four rows from i: A[r, j:stop] -= v_r w + w_r v; then y[r] = A[r, j:stop] . x[j:stop].
 
     `a0` is the element A[i, 0]; j and stop are multiples of four.
     """
@@ -255,7 +256,7 @@ def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
 
 @intrinsic
 def _add_multiple(typingctx, factor, X, x0, Y, y0, count):
-    """Y[y0 + i] += factor X[x0 + i], i < count, a multiple of four."""
+    """Add to Y[y0 + i] the product factor X[x0 + i], i < count, a multiple of four."""
     i64 = types.int64
     sig = types.void(types.float64, X, i64, Y, i64, i64)
 

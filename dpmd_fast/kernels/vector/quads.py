@@ -31,7 +31,7 @@ _COMMON = ((2, 1), (3, 1), (3, 2))  # columns and dimensions for which code with
 
 
 def pack_quads(values: np.ndarray) -> np.ndarray:
-    """Values (K, ...) of charts as (quads, ..., 4); missing charts are zeros."""
+    """Pack values (K, ...) of charts as (quads, ..., 4); missing charts are zeros."""
     quads = (len(values) + LANES - 1) // LANES
     out = np.zeros((quads * LANES, *values.shape[1:]))
     out[: len(values)] = values
@@ -39,7 +39,7 @@ def pack_quads(values: np.ndarray) -> np.ndarray:
 
 
 def unpack_quads(values: np.ndarray, count: int) -> np.ndarray:
-    """The `count` charts of `pack_quads`, one after the other."""
+    """Return the `count` charts of `pack_quads`, one after the other."""
     rows = np.moveaxis(values, -1, 1)
     return np.ascontiguousarray(rows.reshape(-1, *rows.shape[2:])[:count])
 
@@ -201,7 +201,7 @@ def _add_four_charts(
 
 @intrinsic
 def _measure_four_charts(typingctx, X, x0, quad, centers, frames, h2, share, scratch, tents, along):
-    """Where a point lies in four charts: tents = share (h2 - |x - b|^2), along[e] = frame_e . (x - b).
+    """Locate a point in four charts: tents = share (h2 - |x - b|^2), along[e] = frame_e . (x - b).
 
     x is at element `x0` of X; `tents` holds (4,), `along` (d, 4), `scratch` (columns, 4).
     """

@@ -12,7 +12,10 @@ from dpmd_fast.kernels.vector.lanes import I64, LANES, VECTOR, fused, integer, l
 
 
 def _make_tile(n_rows, n_groups, negative):
-    """C[i, 4j + l] += or -= sum_k A[k sa + i ra] B[k sb + j gb + l], i < n_rows, j < n_groups, l < 4."""
+    """Return an intrinsic that adds a product to a tile of C, or subtracts it.
+
+    C[i, 4j + l] += sum_k A[k sa + i ra] B[k sb + j gb + l], i < n_rows, j < n_groups, l < 4.
+    """
 
     @intrinsic
     def tile(typingctx, A, a0, sa, ra, B, b0, sb, gb, depth, C, c0, ldc):
@@ -95,7 +98,7 @@ def add_gram(panel, capacity, rows, C, groups):
 
 @device
 def subtract_gram(panel, capacity, rows, C, groups):
-    """As `add_gram`, subtracting."""
+    """Subtract what `add_gram` adds."""
     gs = LANES * capacity
     ldc = LANES * groups
     for i in range(groups):
@@ -111,7 +114,7 @@ def subtract_gram(panel, capacity, rows, C, groups):
 
 @device
 def multiply_symmetric(Q, rows, C, Z, width):
-    """Z[:rows] = Q[:rows] C for a symmetric C; all with row stride `width`, a multiple of four."""
+    """Set Z[:rows] = Q[:rows] C for a symmetric C; all with row stride `width`, a multiple of four."""
     Z[:rows] = 0.0
     r = 0
     while r < rows:

@@ -1,4 +1,4 @@
-"""`release_atlas`: spend a budget on a private reference once, get a map for good.
+"""`release_atlas`: spend a budget on a private reference once; keep the map.
 
 public points --> bandwidth and signal --> debit --> subspace --> rounds --> Atlas
 """
@@ -68,51 +68,52 @@ def release_atlas(
     n_threads: int | None = None,
     batch_rows: int | None = None,
 ) -> Atlas:
-    """Release a map toward the manifold of a private reference.
+    """Release a map that moves points toward the manifold of a private reference.
 
     Parameters
     ----------
     reference : array, DataFrame, Arrow table, path or list of paths of Parquet files, Dask or Spark frame
         The private records. They are read once for every release, in batches.
     anchors : array (m, D) or table
-        Public points around the manifold, for instance the first queries; of a table the columns that the
-        reference has, by name. The file of the atlas shows
-        smoothed copies of some of them. Never take them from the reference.
+        Public points around the manifold, for instance the first queries. From a table, the columns of the
+        reference are taken by name. The atlas file shows smoothed copies of some of them. Never take them
+        from the reference.
     bandwidth : float or "auto"
-        Radius of the charts. "auto" begins with what the public points suggest and pays for finding out
-        whether that is too large. If noise would decide where points go, by what the public points let
-        expect, it is refused before the spend; a number is taken as it is.
+        Radius of the charts. "auto" starts from what the public points suggest and spends part of the budget
+        on testing whether that is too large. If the public points predict little but noise, "auto" refuses
+        before the spend; a given number is used as it is.
     dim : int or "auto"
-        Intrinsic dimension; "auto" reads it off the spectra of the public points, then off the release.
+        Intrinsic dimension; "auto" estimates it from the public points, then from the release.
     budget : Budget
         Spent completely.
     rounds : int or "auto"
-        Number of releases at the final bandwidth; "auto" by the signal that the public points let expect.
+        Number of releases at the final bandwidth; "auto" uses the signal that the public points predict.
     beta : float
-        Kernel exponent; 2 is the only one that the rounds support.
+        Kernel exponent; the rounds support 2 only.
     cover : float
-        Distance of the charts in units of the bandwidth, in (0, 1].
+        Distance between charts in units of the bandwidth, in (0, 1].
     adjacency : {"replace-one", "add-remove"}
         Which data sets count as neighbours. With "add-remove" the number of records is private, and
-        `n_public` has to be given.
+        `n_public` must be given.
     on_invalid : {"raise", "drop"}
-        What becomes of records with non-finite or huge values, as in `release_moments`.
+        How to treat records with non-finite or huge values, as in `release_moments`.
     columns : list of str, optional
-        Columns to use, where the reference is a table.
+        Columns to use, if the reference is a table.
     preprocess : Preprocessor, optional
-        Then the reference and the anchors are in original units, and so is all that the atlas transforms; the
-        bandwidth is in preprocessed units.
+        If given, the reference, the anchors and all points that the atlas transforms are in original units;
+        the bandwidth is in preprocessed units.
     n_public : int, optional
         A public guess of the number of records, for planning only.
     ledger : Ledger or path, optional
         Pays for the atlas: the whole budget is debited before the first pass over the reference that is
-        released, or refused with `BudgetExceeded`. `Atlas.save` then notes the file there. Without a ledger
-        nothing but this atlas is counted.
+        released, or refused with `BudgetExceeded`. `Atlas.save` then records the file in the ledger. Without
+        a ledger, only this atlas is counted.
     dataset : str, optional
         The name of the reference in the ledger.
     seed : int, optional
-        Makes the atlas reproducible, and not private; not with a ledger.
+        Makes the atlas reproducible and therefore not private; refused with a ledger.
     n_threads, batch_rows : int, optional
+        Threads to use, records to read at a time; neither changes the result.
 
     Returns
     -------
@@ -149,8 +150,8 @@ def release_atlas(
         raise UserValueError(
             "reference is a stream that can be read only once: an atlas reads it several times"
         )
-    choose_lattice(math.sqrt(SMALLEST_SHARE) * budget.mu, 1.0, adjacency)  # refuses, before any spend
-    choose_lattice(budget.mu, 1.0, adjacency)
+    for share in (SMALLEST_SHARE, 1.0):  # refuses a mu out of range, before the spend
+        choose_lattice(math.sqrt(share) * budget.mu, 1.0, adjacency)
     Z = thinned(Z)
     search = _search(Z, n, terms, shape)
     mechanism = prepare(
@@ -165,7 +166,7 @@ def release_atlas(
             "bandwidth": shape.bandwidth or "auto",
             "dim": shape.dim or "auto",
             "rounds": shape.rounds or "auto",
-            **_bought(preprocess),
+            **_preprocessing_cost(preprocess),
         },
         bound_to=original,
         advice=None if preprocess is None else INVALID,
@@ -177,7 +178,7 @@ def release_atlas(
 
 
 class _Shape(NamedTuple):
-    """What the caller has fixed of the atlas; None where it is to be found."""
+    """Parameters of the atlas; None where the caller asked for "auto"."""
 
     bandwidth: float | None
     dim: int | None
@@ -186,7 +187,7 @@ class _Shape(NamedTuple):
 
 
 class _Built(NamedTuple):
-    """What was released."""
+    """The released parts of an atlas, and what each release spent."""
 
     subspace: Subspace | None
     attempt: Attempt
@@ -196,12 +197,12 @@ class _Built(NamedTuple):
 def _build(
     mechanism: Mechanism, Z: Floats, n: int, terms: Terms, shape: _Shape, search: BandwidthSearch | None
 ) -> _Built:
-    """Spend the budget on a subspace and on the rounds in it."""
+    """Spend the budget on a subspace, then on the rounds in it."""
     mu2 = terms.budget.mu**2
     spends: list[tuple[str, float]] = []
     subspace = release_subspace(mechanism, Z, mu2, 1 if shape.dim is None else shape.dim, spends)
     if subspace is not None:
-        mechanism = mechanism.seen_through(subspace.down)
+        mechanism = mechanism.with_view(subspace.down)
     points = Z if subspace is None else subspace.down(Z, terms.n_threads)
     left = mu2 - math.fsum(spent for _, spent in spends)
     if search is None or Z.shape[1] >= LEAST_COLUMNS:
@@ -219,11 +220,11 @@ def _build(
     attempt, shares = run_rounds(rounds, search, shape.bandwidth, shape.rounds)
     spends += [(what, share * left) for what, share in shares]
     if math.fsum(spent for _, spent in spends) > mu2 * (1.0 + 1e-9):
-        raise AssertionError("the shares of the releases are more than the budget")
+        raise AssertionError("the shares of the releases exceed the budget")
     if attempt.charts is None:
         raise UserRuntimeError(
-            "no chart stands out of the noise: the budget is spent; a larger bandwidth, a larger epsilon "
-            "or more records would be needed"
+            "no chart stands out from the noise, and the budget is spent: use a larger bandwidth, a larger "
+            "epsilon or more records"
         )
     return _Built(subspace, attempt, spends)
 
@@ -251,7 +252,7 @@ def _atlas(
 
 
 def _search(Z: Floats, n: int, terms: Terms, shape: _Shape) -> BandwidthSearch | None:
-    """Predict the rounds from public points where that decides something; refuse to spend on noise."""
+    """Predict the rounds from public points if "auto" needs it; refuse to spend on noise."""
     if shape.bandwidth is not None and Z.shape[1] >= LEAST_COLUMNS:
         return None
     budget = terms.budget
@@ -260,16 +261,16 @@ def _search(Z: Floats, n: int, terms: Terms, shape: _Shape) -> BandwidthSearch |
     )
     if shape.bandwidth is None and search.mostly_noise(search.choose()):
         raise UserValueError(
-            f"budget: hardly any chart would stand out of the noise at epsilon = {budget.epsilon:g}, delta "
+            f"budget: hardly any chart would stand out from the noise at epsilon = {budget.epsilon:g}, delta "
             f"= {budget.delta:g}, and the map would add more error than it removes: "
             f"{either('plan(...)', 'dpmd-fast plan')} says what would be enough; "
-            f"{either('a bandwidth of your own', 'a --bandwidth of your own')} is taken as it is"
+            f"{either('a given bandwidth', 'a given --bandwidth')} is not refused"
         )
     return search
 
 
 def _check_paid(preprocess: Preprocessor, terms: Terms) -> None:
-    """Refuse a bought preprocessor whose price does not add up with that of the atlas."""
+    """Refuse a private preprocessor whose cost cannot be added to that of the atlas."""
     paid = preprocess.guarantee
     if paid is None:
         return
@@ -285,8 +286,8 @@ def _check_paid(preprocess: Preprocessor, terms: Terms) -> None:
         )
 
 
-def _bought(preprocess: Preprocessor | None) -> dict[str, float]:
-    """Return, for the ledger, what the atlas rests on besides, which may have been paid for elsewhere."""
+def _preprocessing_cost(preprocess: Preprocessor | None) -> dict[str, float]:
+    """Return, for the ledger, the cost of the preprocessor, which may have been charged elsewhere."""
     if preprocess is None or preprocess.guarantee is None:
         return {}
     return {"preprocessing_mu2": preprocess.guarantee.mu**2}
@@ -307,7 +308,7 @@ def _checked_rounds(rounds: object) -> int:
     number = checked_integer("rounds", rounds, minimum=1)
     if number > MOST_ROUNDS:
         raise UserValueError(
-            f"rounds = {number}: must be at most {MOST_ROUNDS}, or shares get too thin", argument="rounds"
+            f"rounds = {number}: must be at most {MOST_ROUNDS}, or shares get too small", argument="rounds"
         )
     return number
 
@@ -329,6 +330,6 @@ def _public_count(source: ReferenceSource, adjacency: Adjacency, n_public: int |
         )
     if source.rows is None:
         raise UserValueError(
-            "n_public = None: the reference does not tell its number of rows; give it", argument="n_public"
+            "n_public = None: the reference does not know its number of rows; give it", argument="n_public"
         )
     return source.rows

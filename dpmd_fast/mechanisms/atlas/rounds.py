@@ -1,7 +1,7 @@
-"""The rounds of an atlas: which, at which bandwidth, with which share of the budget.
+"""The rounds of an atlas: how many, at which bandwidth, with which share of the budget.
 
-Round 1 releases moments at anchors and makes charts of them. Residual rounds release how the records lie
-about the map so far, and correct it.
+Round 1 releases moments at anchors and turns them into charts. Residual rounds release moments of the
+records' residuals under the map so far, and correct it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Rounds:
     cover : float
         Distance of the anchors in bandwidths.
     mu2 : float
-        What the rounds may spend.
+        Budget of the rounds.
     """
 
     mechanism: Mechanism
@@ -145,16 +145,16 @@ def release_residuals(
     variance: float,
     mu: float,
 ) -> Correction | None:
-    """Release the moments of residuals around `anchors`, and make a correction of them; None without signal.
+    """Release the moments of residuals around `anchors`; return their correction, or None without signal.
 
-    Features of a record are its residual under the map so far and its coordinates in the frame of a chart:
+    A record's features are its residual under the map so far and its coordinates in the frame of a chart:
     functions of the record and of earlier releases.
     """
     normal = min(h, max(LEAST_NORMAL * h, NORMAL_DEVIATIONS * math.sqrt(variance)))
     tangents = tangents_at(anchors, charts, charts.tangents.shape[2])
     frames = make_frames(anchors, tangents, h, normal, mechanism.n_threads)
-    still = np.zeros_like(anchors)
-    tau = CLIP_SHARE * float(residual_norms(frames, anchors, still, C, mechanism.n_threads).max())
+    no_residuals = np.zeros_like(anchors)
+    tau = CLIP_SHARE * float(residual_norms(frames, anchors, no_residuals, C, mechanism.n_threads).max())
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
     values = mechanism.release(SumTask(partial(ResidualSums, fields, frames, tau, lattice.steps, C)), lattice)
     return make_correction(values, anchors, tangents, h, normal, lattice.noise_scale, public)
@@ -165,9 +165,9 @@ def run_rounds(
 ) -> tuple[Attempt, list[tuple[str, float]]]:
     """Spend the whole budget of the rounds; return the finished attempt, and all shares in the order spent.
 
-    With a given bandwidth or number of rounds there is nothing to find out. Otherwise the first two rounds
-    get small shares, enough to see the bias of round 1, and either a third follows or all starts over with a
-    smaller bandwidth, both with what is left.
+    With a given bandwidth or number of rounds there is nothing to test. Otherwise the first two rounds get
+    small shares, enough to see the bias of round 1; then the rest of the budget pays either for a third round
+    or for starting over with a smaller bandwidth.
     """
     attempt = Attempt(search.choose() if bandwidth is None else bandwidth, rounds.dim)
     left = 1.0

@@ -1,4 +1,4 @@
-"""Two small releases that find the affine subspace which holds the manifold: step 0 of an atlas in high D."""
+"""Two small releases that find the affine subspace around the manifold: step 0 of an atlas in high D."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dpmd_fast.reference.tasks import SumTask, View
 def release_subspace(
     mechanism: Mechanism, public: Floats, mu2: float, dim: int, spends: list[tuple[str, float]]
 ) -> Subspace | None:
-    """Spend on a subspace; return None where none stands out that leaves charts a direction to spare.
+    """Release a subspace; return None if the release shows none of more than `dim` dimensions.
 
     What was spent is added to `spends`.
     """
@@ -48,8 +48,8 @@ def release_subspace(
     return _refine(mechanism, found, math.sqrt(REFINE_SHARE * mu2))
 
 
-class _Found(NamedTuple):
-    """What the first release says about all records together."""
+class _FirstEstimate(NamedTuple):
+    """The subspace by the first release, which sums over all records."""
 
     origin: Floats
     basis: Floats
@@ -58,14 +58,14 @@ class _Found(NamedTuple):
 
 
 def _release(mechanism: Mechanism, view: View, features: int, mu: float) -> tuple[Floats, float]:
-    """Release the moments (1, F, F) of one feature vector for each record, and the deviation of the noise."""
+    """Release the moments (1, F, F) of the records' feature vectors; also return the noise deviation."""
     tau = CLIP_SHARE * C
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
     task = SumTask(partial(FeatureSums, features, tau, lattice.steps), (view,))
     return mechanism.release(task, lattice), lattice.noise_scale
 
 
-def _find(mechanism: Mechanism, public: Floats, mu: float) -> _Found | None:
+def _find(mechanism: Mechanism, public: Floats, mu: float) -> _FirstEstimate | None:
     """Release the mean and the leading directions of the records; None if no small subspace stands out."""
     D = public.shape[1]
     center = public.mean(axis=0)
@@ -89,11 +89,11 @@ def _find(mechanism: Mechanism, public: Floats, mu: float) -> _Found | None:
     outside = max(float(eigenvalues[q:].sum()), 0.0) + 2.0 * noise * math.sqrt(D - q)
     outside += (D - q) * float((noise * noise / (2.0 * kept)).sum())
     basis = np.ascontiguousarray(vectors[:, :q])
-    return _Found(center + radius * mean, basis, outside * radius * radius, radius)
+    return _FirstEstimate(center + radius * mean, basis, outside * radius * radius, radius)
 
 
-def _refine(mechanism: Mechanism, found: _Found, mu: float) -> Subspace:
-    """Regress what the records have outside the subspace on their coordinates in it, and turn it by that."""
+def _refine(mechanism: Mechanism, found: _FirstEstimate, mu: float) -> Subspace:
+    """Regress the records' components outside the subspace on those inside, and tilt it accordingly."""
     origin, basis, outside, radius = found
     D, q = basis.shape
     normal = NORMAL_DEVIATIONS * math.sqrt(outside)
@@ -117,7 +117,7 @@ def _whole_features(center: Floats, radius: float, Y: Floats, n_threads: int | N
 def _split_features(
     origin: Floats, basis: Floats, radius: float, normal: float, Y: Floats, n_threads: int | None = None
 ) -> Floats:
-    """Return coordinates in a subspace, what is outside, and sqrt(c), all weighted by what is outside."""
+    """Return coordinates in a subspace, the rest and sqrt(c), all weighted by a kernel of the rest."""
     inside, rest = subspace_coordinates(Y, origin, basis, n_threads)
     with np.errstate(over="ignore", invalid="ignore"):
         weight = np.maximum(0.0, 1.0 - (rest * rest).sum(axis=1) / (normal * normal))

@@ -1,4 +1,4 @@
-"""What public points alone tell: a smoothed copy, a cover by anchors, the signal of a first round."""
+"""Computations on public points alone: a smoothed copy, a cover by anchors, the signal of a first round."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dpmd_fast.models.geometry.tuning import (
 from dpmd_fast.models.moments import LocalMoments, read_moments
 
 Floats = NDArray[np.float64]
-_STEPS = 1 << 31  # of the largest contribution: no noise is added here, so fine steps cost nothing
+_STEPS = 1 << 31  # lattice steps per largest contribution: without noise, fine steps cost nothing
 
 
 def thinned(Z: Floats) -> Floats:
-    """Return at most a few thousand of the public points, evenly taken; fewer in many columns."""
+    """Return at most a few thousand of the public points, evenly spaced in their order; fewer in high D."""
     room = PUBLIC_BYTES // (48 * (Z.shape[1] + 1) ** 2)
     most = max(FEWEST_PUBLIC, min(MOST_PUBLIC, room))
     if len(Z) <= most:
@@ -38,7 +38,7 @@ def thinned(Z: Floats) -> Floats:
 
 
 def greedy_cover(points: Floats, radius: float) -> Floats:
-    """Return points such that every given one is within `radius` of one of them, in the order given."""
+    """Return a subset of `points`, in their order, such that every point is within `radius` of one of it."""
     tree = cKDTree(points)
     left = np.ones(len(points), np.bool_)
     chosen = []
@@ -91,12 +91,12 @@ def rms_radius(Z: Floats) -> float:
 
 
 class SignalPrediction(NamedTuple):
-    """What a first round at bandwidth h promises."""
+    """The prediction for a first round at one bandwidth."""
 
     signal: float  # median mass over the deviation of the noise, S / s
     anchors: int
-    reach: float  # anchors within the bandwidth of a record, on average
-    records: float  # effective number of records around an anchor, median
+    reach: float  # mean number of anchors within the bandwidth of a record
+    records: float  # median effective number of records around an anchor
 
 
 def predict_round(
@@ -106,13 +106,13 @@ def predict_round(
     mu: float,
     dim: int,
     *,
-    apart: float,
+    sensitivity: float,
     cover: float,
     n_threads: int | None = None,
 ) -> SignalPrediction:
-    """Predict the signal of a first round with spend `mu`, the public points in the place of records.
+    """Predict the signal of a first round with spend `mu`, with the public points in place of records.
 
-    `apart` is how far the sums of neighbouring data sets are apart, in units of tau.
+    `sensitivity` is that of the sums, in units of tau.
     """
     flat = smoothed(Z, h, dim, n_threads)
     anchors = greedy_cover(flat, cover * h)
@@ -125,7 +125,7 @@ def predict_round(
     mass = np.bincount(gaps["i"], weights, len(anchors)) * n / len(Z)
     squares = np.bincount(gaps["i"], weights**2, len(anchors)) * n / len(Z)
     return SignalPrediction(
-        signal=float(np.median(mass)) * mu / (apart * tau),
+        signal=float(np.median(mass)) * mu / (sensitivity * tau),
         anchors=len(anchors),
         reach=len(weights) / len(flat),
         records=float(np.median(mass**2 / np.maximum(squares, 1e-300))),

@@ -1,9 +1,9 @@
-"""The bandwidth of an atlas from public points, and whether to leave it for a smaller one.
+"""Choose the bandwidth of an atlas from public points, and decide whether to start over with a smaller one.
 
-Public points tell how much signal a bandwidth gives, not how strongly the manifold bends. How far a bandwidth
-is too large shows in the first residual round: the correction it finds, less what the noise of both rounds
-explains, is the bias of round 1. Where signal abounds, the number of records in a ball limits a small
-bandwidth: their own scatter does not average out.
+Public points predict how much signal a bandwidth gives, but not the curvature of the manifold. The first
+residual round shows whether a bandwidth is too large: the correction it finds, less what the noise of both
+rounds explains, is the bias of round 1. If there is plenty of signal, the number of records in a ball limits
+how small the bandwidth can be: with few records, their own scatter does not average out.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from dpmd_fast.models.geometry.tuning import (
 )
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
-from dpmd_fast.privacy.lattice import contributions_apart
+from dpmd_fast.privacy.lattice import relative_sensitivity
 
 
 class BandwidthSearch:
-    """Predictions of round 1 over bandwidths, from public points.
+    """Predictions of round 1 at different bandwidths, from public points.
 
     Parameters
     ----------
@@ -57,18 +57,18 @@ class BandwidthSearch:
     n : int
         Public number of records.
     mu : float
-        What the rounds may spend.
+        Budget of the rounds.
     dim : int
     adjacency : {"replace-one", "add-remove"}
     cover : float
-        Distance of the anchors in bandwidths.
+        Distance between anchors in units of the bandwidth.
 
     Attributes
     ----------
     scatter : float
         Rms distance of the points from their smoothed copy, at the largest bandwidth.
     largest, least : float
-        Bandwidths to choose between; below `least`, points are out of reach of the charts.
+        Range of bandwidths to choose from; below `least`, points are out of reach of the charts.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class BandwidthSearch:
     ) -> None:
         self.points, self.dim = Z, dim
         self._n, self._mu, self._cover, self._n_threads = n, mu, cover, n_threads
-        self._apart = contributions_apart(adjacency)
+        self._sensitivity = relative_sensitivity(adjacency)
         self._known: dict[float, SignalPrediction] = {}
         rms = rms_radius(Z)
         largest = 0.5 * rms
@@ -104,23 +104,23 @@ class BandwidthSearch:
                 self._n,
                 self._mu * math.sqrt(FIRST_SHARE),
                 self.dim,
-                apart=self._apart,
+                sensitivity=self._sensitivity,
                 cover=self._cover,
                 n_threads=self._n_threads,
             )
         return self._known[h]
 
     def sampling_error(self, h: float, scatter: float) -> float:
-        """Return the error of local regressions on as many records as a ball holds, if they scatter so."""
+        """Return the error of a local regression on the records of one ball, given their `scatter`."""
         records = RESIDUAL_BANDWIDTH**self.dim * self.at(h).records
         return scatter * math.sqrt((self.dim + 1) / max(records, 1.0))
 
     def choose(self) -> float:
-        """Return the smallest bandwidth with enough signal above the points' scatter, else the largest."""
+        """Return the smallest bandwidth above the points' scatter with enough signal, else the largest."""
         floor = 4.0 * self.scatter
         if floor >= self.largest:
             return self.largest
-        floor = max(floor, LEAST_RATIO * self.largest)  # points without scatter
+        floor = max(floor, LEAST_RATIO * self.largest)  # for points without scatter
         for k in range(int(math.log(self.largest / floor) / math.log(BANDWIDTH_STEP)), -1, -1):
             h = self.largest / BANDWIDTH_STEP**k
             enough = self.at(h).signal >= ENOUGH_SIGNAL
@@ -129,7 +129,7 @@ class BandwidthSearch:
         return self.largest
 
     def mostly_noise(self, h: float) -> bool:
-        """Return True if the predicted noise error exceeds the queries' own error by far."""
+        """Return True if the predicted noise error far exceeds the queries' own error."""
         signal = self.at(h).signal
         return signal < HOPELESS_SIGNAL and predicted_noise(h, signal) > HOPELESS_ERROR * self.scatter
 
@@ -144,7 +144,7 @@ def search_before_spending(
     cover: float,
     n_threads: int | None,
 ) -> BandwidthSearch:
-    """Predict before anything is spent; in high D in the leading coordinates of the public points."""
+    """Return predictions before anything is spent; in high D, in the public points' leading coordinates."""
     share, points = 1.0, Z
     if Z.shape[1] >= LEAST_COLUMNS:
         share -= FIND_SHARE + REFINE_SHARE
@@ -162,7 +162,7 @@ def search_before_spending(
 
 
 def _leading(Z: Floats) -> Floats:
-    """Return public points in their leading coordinates, in the place of the subspace to be released."""
+    """Return public points in their leading coordinates, which stand in for the subspace to be released."""
     center = Z.mean(axis=0)
     values, vectors = np.linalg.eigh(np.cov(Z.T))
     values, vectors = values[::-1], vectors[:, ::-1]
@@ -172,12 +172,12 @@ def _leading(Z: Floats) -> Floats:
 
 
 def predicted_noise(h: float, signal: float) -> float:
-    """Return the error that noise leaves in a finished map; it gets out of hand where signal is low."""
+    """Return the error that noise leaves in a finished map; it grows steeply where signal is low."""
     return MAP_NOISE * h / signal * (1.0 + (NOISY_SIGNAL / signal) ** 2)
 
 
 def predicted_error(h: float, signal: float, bias: float, sampling: float) -> float:
-    """Return the error of a finished map from bias, noise and the number of records together."""
+    """Return the error of a finished map from bias, noise and number of records together."""
     return math.hypot(BIAS_LEFT * bias, predicted_noise(h, signal), sampling)
 
 
@@ -192,10 +192,10 @@ class Decision(NamedTuple):
 def decide_bandwidth(search: BandwidthSearch, h: float, bias: float, scatter: float, left: float) -> Decision:
     """Decide whether to start over with a smaller bandwidth, with the share `left` of the rounds' budget.
 
-    `bias` and `scatter` are what the rounds so far say of the map and of the records about it.
+    `bias` and `scatter` are the released estimates of the map's bias and of the records' scatter around it.
     """
     smaller = SHRINK * h
-    scatter = math.sqrt(max(0.0, scatter * scatter - bias * bias))  # what bends is no scatter
+    scatter = math.sqrt(max(0.0, scatter * scatter - bias * bias))  # bias is not scatter
     scale = math.sqrt(left)
     if_kept = predicted_error(h, scale * search.at(h).signal, bias, search.sampling_error(h, scatter))
     if smaller < search.least:

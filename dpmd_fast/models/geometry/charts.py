@@ -1,4 +1,4 @@
-"""From released moments to charts, and from released residuals to corrections: post-processing."""
+"""Make charts from released moments, and corrections from released residuals: post-processing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Charts(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """What a residual round found: a smooth correction of the map, and the variance that is left."""
+    """The result of a residual round: a smooth correction of the map, and the remaining variance."""
 
     field: Field
     variance: float
@@ -87,7 +87,7 @@ def projection_field(charts: Charts) -> Field:
 
 
 def tangents_at(points: Floats, charts: Charts, dim: int) -> Floats:
-    """Return tangents averaged over the charts around each point; of the nearest, where none is in reach."""
+    """Return tangents averaged over the charts around each point, or of the nearest if none is in reach."""
     out = np.empty((len(points), points.shape[1], dim))
     projectors = np.matmul(charts.tangents, charts.tangents.transpose(0, 2, 1))
     flat = projectors.reshape(len(projectors), -1)
@@ -102,12 +102,13 @@ def _chart_weights(points: Floats, centers: Floats, h: float) -> Floats:
     """Return kernel weights (m, K) of charts at points; the kernel reaches beyond h to the nearest chart."""
     gaps = cdist(points, centers, "sqeuclidean")
     reach = np.maximum(h * h, CORRECTION_REACH * gaps.min(axis=1, keepdims=True))
-    return np.maximum(0.0, 1.0 - gaps / reach) ** 2
+    weights: Floats = np.maximum(0.0, 1.0 - gaps / reach) ** 2
+    return weights
 
 
 def simulated_noise(release: FirstRelease, field: Field, points: Floats, dim: int) -> float:
     """Return the mean squared move of the map of round 1 when noise of the same size is added once more."""
-    rng = np.random.default_rng(0)  # no secret: post-processing of what is released
+    rng = np.random.default_rng(0)  # not secret: this is post-processing
     noise = rng.standard_normal(release.values.shape) * release.noise_scale
     upper = np.triu(noise, 1) / math.sqrt(2.0)
     noise = upper + upper.transpose(0, 2, 1) + np.eye(noise.shape[1]) * noise
@@ -133,13 +134,13 @@ def make_correction(
     units = normal * np.r_[math.sqrt(C), np.full(dim, 1.0 / h)]
     coefficients = fitted * units[None, :, None]
     noise = np.matmul(inverse, inverse) * np.outer(units, units) * (0.5 * s * s)
-    # what lies along the chart is no correction
+    # remove the component along the chart
     along = np.matmul(coefficients, tangents)
     coefficients -= np.matmul(along, tangents.transpose(0, 2, 1))
     masses = values[:, -1, -1] / C
     spread = np.trace(values[:, dim : dim + D, dim : dim + D], axis1=1, axis2=2).sum()
     variance = max(0.0, float(spread / masses.sum())) * normal * normal
-    # the kernel in the normal direction attenuates residuals: divide by what it takes away
+    # the kernel in the normal direction attenuates residuals: divide by the share it keeps
     kept = 1.0 - min(MOST_ATTENUATION, ATTENUATION * variance / ((D - dim) * normal * normal))
     coefficients /= kept
     energy, expected = _energies(public, centers, tangents, coefficients, noise, masses, h)

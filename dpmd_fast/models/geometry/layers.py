@@ -1,4 +1,4 @@
-"""The released parts of an atlas in plain arrays: its subspace and its layers."""
+"""The released parts of an atlas as plain arrays: its subspace and its layers."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Floats = NDArray[np.float64]
 
 
 class Subspace(NamedTuple):
-    """Points m + V x."""
+    """The affine subspace of points m + V x."""
 
     origin: Floats  # (D,)
     basis: Floats  # (D, q)
 
     def down(self, Y: Floats, n_threads: int | None = None) -> Floats:
-        """Return the coordinates of points, each computed by itself in a fixed order."""
+        """Return the coordinates of points; each is computed by itself, in a fixed order of operations."""
         return inside_coordinates(Y, self.origin, self.basis, n_threads)
 
     def up(self, X: Floats, n_threads: int | None = None) -> Floats:
-        """Return the points with coordinates `X`, likewise."""
+        """Return the points with coordinates `X`; each is computed by itself, as in `down`."""
         return subspace_points(X, self.origin, self.basis, n_threads)
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One field of the map in plain arrays: projections onto charts (no `slopes`), or a smooth correction."""
+    """One field of the map as plain arrays: projections onto charts (no `slopes`), or a smooth correction."""
 
     centers: Floats  # (K, D)
     tangents: Floats  # (K, D, d)
@@ -45,7 +45,7 @@ class Layer:
 
     @classmethod
     def of(cls, made: Field) -> Layer:
-        """The arrays of a field, in its own order."""
+        """Return the arrays of a field, in the field's order."""
         K, correction = len(made.balls.rows), made.pull == 0.0
         return cls(
             centers=unpack_quads(made.centers, K),
@@ -59,6 +59,7 @@ class Layer:
         )
 
     def field(self) -> Field:
+        """Return the field for the kernels."""
         return make_field(
             self.centers,
             self.tangents,

@@ -18,11 +18,11 @@ class Regression(NamedTuple):
 
 
 def regress(values: Floats, regressors: int, targets: int, floor: float, ridge: float = 0.0) -> Regression:
-    """Regress features on others, from noisy second moments (K, F, F).
+    """Regress some features on others, from noisy second moments (K, F, F).
 
     Features are the regressors, then the targets, then the homogeneous coordinate, which is a regressor as
-    well and the first of them in the result. `ridge` is added to the squares of the others; eigenvalues of the
-    Gram matrix are at least `floor`, since noise must not make it singular.
+    well, and the first one in the result. `ridge` is added to the squares of the others. Eigenvalues of the
+    Gram matrix are raised to at least `floor`, so that noise cannot make it singular.
     """
     order = np.r_[values.shape[1] - 1, :regressors]
     gram = values[:, order[:, None], order]

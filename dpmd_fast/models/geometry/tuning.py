@@ -1,12 +1,14 @@
-"""Every tuned constant of the atlas, with where it comes from.
+"""Every tuned constant of the atlas, and where it comes from.
 
-[recipe]  chosen together, the best of about 60 variants of a prototype on six shapes (circle, torus with two
-          noise levels, Swiss roll, spheres in R^20 and R^100) at epsilon = 1, delta = 0.1 and 1e-6, four seeds.
-[rule]    fitted to the errors of this code on the same six shapes when the choice of the bandwidth was made.
-[safety]  not tuned: keeps a number away from where it would break something.
+[recipe]  chosen together: the best of about 60 variants of a prototype on six shapes (circle, torus with two
+          noise levels, Swiss roll, spheres in R^20 and R^100) at epsilon = 1, delta = 0.1 and 1e-6, with
+          four seeds.
+[rule]    fitted to the errors of this code on the same six shapes, when the rule that chooses the bandwidth
+          was made.
+[safety]  not tuned: keeps a number away from where something would break.
 
-`python benchmarks/accuracy.py` measures the six shapes and four that were held out. S / s is the median mass
-of an anchor over the deviation of its noise.
+`python benchmarks/accuracy.py` measures the six shapes and four held-out ones. S / s is the median mass of an
+anchor over the deviation of its noise.
 """
 
 from __future__ import annotations
@@ -14,54 +16,55 @@ from __future__ import annotations
 # Moments and charts
 
 HOMOGENEOUS = 0.1  # c, the square of the homogeneous coordinate [recipe]
-OCCUPIED = 3.0  # kappa: deviations of its noise that the mass of an occupied location has at least [recipe]
-CLIP_SHARE = 0.2  # tau over the norm of a record on an anchor; .5 to .02 are equal [recipe]
+OCCUPIED = 3.0  # kappa: least mass of an occupied location, in deviations of its noise [recipe]
+CLIP_SHARE = 0.2  # tau over the norm of a record at an anchor; .5 to .02 perform equally [recipe]
 PROJECTION_PASSES = 3  # of the field of round 1 [recipe]
-CORRECTION_REACH = 1.5  # of a point without a chart within h, in squared distances to the nearest [safety]
+CORRECTION_REACH = 1.5  # squared reach beyond h, over the squared distance to the nearest chart [safety]
 
 # Rounds
 
-FIRST_SHARE = 0.35  # of the budget of three rounds, for round 1 [recipe]
+FIRST_SHARE = 0.35  # share of round 1 in the budget of three rounds [recipe]
 SPLITS = {1: (1.0,), 2: (0.4, 0.6), 3: (FIRST_SHARE, 0.3, 0.35)}  # shares by number of rounds [recipe]
-THREE_ROUNDS, TWO_ROUNDS = 110.0, 50.0  # S / s of round 1 that they need; more rounds at less hurt [recipe]
-RESIDUAL_BANDWIDTH = 0.7  # of residual rounds over that of round 1 [recipe]
-NORMAL_DEVIATIONS = 3.0  # of the residuals, up to which they count: h_N [recipe]
-LEAST_NORMAL = 0.15  # h_N in bandwidths; without it h_N can collapse and discard every record [safety]
-ATTENUATION, MOST_ATTENUATION = 4.0, 0.6  # what the kernel across a chart takes of a residual [recipe]
+THREE_ROUNDS, TWO_ROUNDS = 110.0, 50.0  # S / s of round 1 that they need; with less they hurt [recipe]
+RESIDUAL_BANDWIDTH = 0.7  # bandwidth of residual rounds over that of round 1 [recipe]
+NORMAL_DEVIATIONS = 3.0  # h_N, up to which residuals count, in their deviations [recipe]
+LEAST_NORMAL = 0.15  # least h_N in bandwidths; without it h_N can collapse and discard every record [safety]
+ATTENUATION, MOST_ATTENUATION = 4.0, 0.6  # of residuals by the kernel across a chart [recipe]
 REGRESSION_FLOOR = 0.5  # least eigenvalue of a Gram matrix, in deviations of the noise [recipe]
 SMALLEST_SHARE = 0.01  # of the budget, for any release [safety]
 MOST_ROUNDS = 20  # [safety]
 
 # Subspace
 
-LEAST_COLUMNS = 8  # below, charts live in all of R^D [recipe]
+LEAST_COLUMNS = 8  # with fewer, charts live in all of R^D [recipe]
 FIND_SHARE, REFINE_SHARE = 0.08, 0.12  # of the total mu^2 [recipe]
 SUBSPACE_SPREAD = 1.5  # R over the rms radius of the public points [recipe]
-FLAT_EDGES, FLAT_SHARE = 2.2, 0.5  # spread of a flat tail of eigenvalues: noise edges, and its mean [recipe]
+# Largest spread of a flat tail of eigenvalues: so many noise edges plus this share of its mean [recipe]
+FLAT_EDGES, FLAT_SHARE = 2.2, 0.5
 
 # Bandwidth
 
 ENOUGH_SIGNAL = 300.0  # S / s of round 1 beyond which a smaller bandwidth is better [recipe]
-ENOUGH_RECORDS = 0.0165  # error from the number of records over the bandwidth, likewise [rule]
-BANDWIDTH_STEP = 1.12  # ratio of neighbouring bandwidths that are tried [rule]
-SHRINK = 0.65  # a smaller bandwidth over the one before [rule]
-LEAST_SIGNAL = 60.0  # S / s that the smaller bandwidth must leave [rule]
+ENOUGH_RECORDS = 0.0165  # sampling error over the bandwidth, up to which a smaller one is better [rule]
+BANDWIDTH_STEP = 1.12  # ratio of successive bandwidths to try [rule]
+SHRINK = 0.65  # smaller bandwidth over the current one [rule]
+LEAST_SIGNAL = 60.0  # S / s that the smaller bandwidth must have [rule]
 HOPELESS_SIGNAL = 20.0  # S / s below which noise decides where charts are [rule]
-HOPELESS_ERROR = 3.0  # noise error over the scatter of the public points, beyond which it is refused [rule]
-BIAS_LEFT = 0.45  # what residual rounds leave of the bias of round 1 [rule]
-BIAS_ORDER = 2.0  # power of the bandwidth with which bias grows: of smooth manifolds
-SCATTER_LEFT = 0.9  # of the scatter seen at a bandwidth, at a smaller one: some of it is bending [rule]
+HOPELESS_ERROR = 3.0  # noise error over the public points' scatter, above which the spend is refused [rule]
+BIAS_LEFT = 0.45  # share of the bias of round 1 that residual rounds leave [rule]
+BIAS_ORDER = 2.0  # power of the bandwidth with which bias grows on smooth manifolds
+SCATTER_LEFT = 0.9  # scatter at the smaller bandwidth over that at the current one: part is curvature [rule]
 MAP_NOISE, NOISY_SIGNAL = 0.7, 60.0  # noise of the map in h s / S, and S / s at which it is twice that [rule]
-WORTH_SHRINKING = 0.97  # predicted error of a smaller bandwidth over the present one, to start over [rule]
-# S / s of round 1, and the shares of the first two rounds with which its bias can still be seen [rule]
+WORTH_SHRINKING = 0.97  # start over if the predicted error is below this share of the current one [rule]
+# S / s of round 1, and shares of the first two rounds at which the bias is still visible [rule]
 BIAS_TESTS = ((250.0, (0.13, 0.13)), (150.0, (0.2, 0.2)), (0.0, (FIRST_SHARE, 0.3)))
 MOST_ATTEMPTS = 3  # [safety]
-LEAST_RATIO = 1e-3  # smallest bandwidth that is tried over the largest [safety]
+LEAST_RATIO = 1e-3  # smallest bandwidth to try over the largest [safety]
 
 # Public points
 
-FEWEST_PUBLIC, MOST_PUBLIC = 200, 4000  # that are smoothed and covered; more are thinned out first [safety]
-PUBLIC_BYTES = 1 << 31  # of their moments [safety]
+FEWEST_PUBLIC, MOST_PUBLIC = 200, 4000  # number to smooth and cover; more are thinned first [safety]
+PUBLIC_BYTES = 1 << 31  # memory for their moments [safety]
 PUBLIC_HOMOGENEOUS = 0.2  # c of the moments of public points around one another [recipe]
 SMOOTHING_PASSES = 2  # [recipe]
 

@@ -2,7 +2,7 @@
 
     open_account --> Charge (refuses what could not be paid) --> debit --> the release --> Receipt
 
-Without a ledger all of it does nothing, and the guarantee says that nothing else is counted.
+Without a ledger nothing is debited, and the guarantee says that no other release is counted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Receipt:
     spend: Spend
 
     def record_file(self, path: str | os.PathLike[str]) -> None:
-        """Note in the ledger that the release became this file, which has been written."""
+        """Record in the ledger that the release was written to this file."""
         try:
             self.ledger.record_file(self.spend.id, path)
         except (OSError, ValueError) as error:
@@ -95,19 +95,19 @@ class Charge:
     ----------
     account : LedgerAccount or None
     guarantee : Guarantee
-        What the release promises; the debit is its mu^2.
+        The guarantee of the release; the debit is its mu^2.
     what, mechanism : str
     parameters : dict
-        Public ones.
+        Public parameters of the release.
     fingerprint : callable
         Computes the fingerprint of the reference; called only if the data set is bound to one.
 
     Attributes
     ----------
     guarantee : Guarantee
-        As given, but with what it says about other releases.
+        As given; with a ledger, its conditions say that the release is counted there.
     receipt : Receipt or None
-        Once the debit has been made.
+        None until the debit has been made.
     """
 
     def __init__(
@@ -143,20 +143,20 @@ class Charge:
         account.statement.check(**self._order)
 
     def debit(self) -> None:
-        """Pay; nothing is done a second time, or without a ledger."""
+        """Make the debit; do nothing if it was made already or there is no ledger."""
         if self._account is None or self.receipt is not None:
             return
         ledger, dataset, _ = self._account
         self.receipt = Receipt(ledger, ledger.spend(dataset, **self._order, **self._details))
 
     def paid(self, passing: _T) -> _T:
-        """What is handed in, after the debit: for a pass over the reference that is about to begin."""
+        """Make the debit, then return the argument: a pass over the reference that is about to begin."""
         self.debit()
         return passing
 
     @contextmanager
     def covering(self) -> Iterator[None]:
-        """Say of an error after the debit that the debit stays."""
+        """Raise an error after the debit as one that says that the debit stays."""
         try:
             yield
         except Exception as error:
@@ -172,7 +172,7 @@ class Charge:
 
 
 def budget_parameters(budget: Budget, **others: Any) -> dict[str, Any]:
-    """Public parameters of a release for the history of a ledger."""
+    """Return the public parameters of a release for the history of a ledger."""
     return {
         "epsilon": budget.epsilon,
         "delta": budget.delta,

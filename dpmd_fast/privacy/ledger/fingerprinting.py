@@ -1,6 +1,6 @@
-"""How a ledger gets the fingerprint of a private reference, which this room cannot read.
+"""Computes the fingerprint of a private reference, which `privacy` must not import the code to read.
 
-The package sets `compute` when it is imported (`dpmd_fast/__init__.py`).
+`dpmd_fast/__init__.py` sets `compute` when the package is imported.
 """
 
 from __future__ import annotations

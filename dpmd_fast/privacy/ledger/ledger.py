@@ -33,19 +33,19 @@ _MOST_PARAMETERS = 10_000  # characters of their JSON: parameters, not data
 
 @dataclass(frozen=True)
 class Total:
-    """What a data set may spend, as it was declared.
+    """The declared total budget of a data set.
 
     Attributes
     ----------
     dataset : str
     epsilon, delta : float
     conversion : str
-        "gdp": (epsilon, delta) was turned into `mu2` by the exact curve of Gaussian noise.
+        "gdp": (epsilon, delta) was converted to `mu2` by the exact curve of Gaussian noise.
     mu2 : float
         The total in the unit of all spends.
     adjacency : {"replace-one", "add-remove"}
     fingerprint : str or None
-        Of the reference that the name is bound to, if it is bound.
+        Fingerprint of the reference that the name is bound to, if any.
     time : datetime
         When it was declared, UTC.
     host : str
@@ -71,17 +71,17 @@ class Spend:
     Attributes
     ----------
     id : int
-        Grows with every spend of the ledger; the order of spends, whatever the clock says.
+        Grows with every spend of the ledger: the order of spends, whatever the clock says.
     dataset : str
     time : datetime
         UTC, by the clock of `host`.
     what, mechanism : str
-        What was bought, and how its noise is made.
+        What was released, and by which mechanism.
     parameters : dict
         Public parameters of the release.
     mu2 : float
     holds : {"unconditional", "conditional"}
-        Whether what was bought is private for every data set.
+        Whether the guarantee holds for every data set or under conditions.
     host : str
     pid : int
         Machine and process that spent.
@@ -107,7 +107,7 @@ class Spend:
 
     @property
     def file(self) -> str | None:
-        """The file that the release became; the last one, if there are several."""
+        """The last file that the release was written to."""
         return self.files[-1] if self.files else None
 
 
@@ -191,8 +191,8 @@ class Statement:
 class Ledger:
     """A file that keeps the privacy budget of named data sets.
 
-    Several processes of one machine may use it at once and never overspend together. Each operation opens the
-    file for itself: a `Ledger` may be copied, pickled, shared between threads and used after a fork.
+    Processes on one machine may use it concurrently; together they never overspend. Each operation opens the
+    file anew, so a `Ledger` may be copied, pickled, shared between threads and used after a fork.
 
     Parameters
     ----------
@@ -203,8 +203,8 @@ class Ledger:
 
     Notes
     -----
-    Nothing in it is ever changed or taken back: no spend, and no total. It holds public values only, unless a
-    data set is bound to a fingerprint (`fingerprint_of`).
+    No spend and no total is ever changed or deleted. The file holds public values only, unless a data set is
+    bound to a fingerprint (`fingerprint_of`).
     """
 
     path: str
@@ -225,19 +225,19 @@ class Ledger:
         *,
         fingerprint: str | None = None,
     ) -> None:
-        """Declare a data set and all that may ever be spent on it; makes the file if there is none.
+        """Declare a data set and the total that may ever be spent on it; create the file if there is none.
 
         Parameters
         ----------
         dataset : str
-            A name; public. One that is there already is refused: a total is final.
+            A public name. An existing one is refused: a total is final.
         epsilon, delta : float
             The total, converted into mu^2 by the exact curve of Gaussian noise.
         adjacency : {"replace-one", "add-remove"}
-            Spends under another one are refused: they do not add up.
+            Spends under another adjacency are refused: they do not add up.
         fingerprint : str, optional
-            Binds the name to one reference, by what `fingerprint_of` says of it; without it, nothing checks
-            that a name is used for one data set only.
+            `fingerprint_of` the reference; binds the name to it. Without it, nothing checks that a name is
+            used for one data set only.
         """
         name = _checked_text("dataset", dataset)
         total = Budget(epsilon, delta)
@@ -270,27 +270,27 @@ class Ledger:
         holds: Holds = "unconditional",
         fingerprint: str | None = None,
     ) -> Spend:
-        """Debit `mu2`, or refuse; once this has returned, the debit is on disk.
+        """Debit `mu2`, or refuse; when this returns, the debit is on disk.
 
-        Call it before the private data are read. The functions of this package do that when they are given
-        ``ledger=`` and ``dataset=``; call it for releases of your own.
+        Call it before the private data are read. The functions of this package do so when they are given
+        ``ledger=`` and ``dataset=``; call it yourself for your own releases.
 
         Parameters
         ----------
         dataset : str
         mu2 : float
-            What the release costs, (sensitivity / deviation of the Gaussian noise)^2.
+            Cost of the release, (sensitivity / deviation of the Gaussian noise)^2.
         what, mechanism : str
             One line each, for the history.
         parameters : mapping, optional
-            Public parameters of the release, as JSON can hold them. Never anything computed from the data,
-            nor their number of rows under "add-remove".
+            Public parameters of the release, as JSON values. Never anything computed from the data, nor their
+            number of rows under "add-remove".
         adjacency : {"replace-one", "add-remove"}, optional
-            What `mu2` was computed for; by default that of the data set.
+            The adjacency that `mu2` was computed for; by default that of the data set.
         holds : {"unconditional", "conditional"}
-            Whether the release costs no more than `mu2` for every data set. The caller's word is taken.
+            Whether the release costs no more than `mu2` for every data set. Not checked.
         fingerprint : str, optional
-            `fingerprint_of` the reference; needed for, and compared with, that of a bound data set.
+            `fingerprint_of` the reference; needed if the data set is bound to one, and must equal it.
 
         Raises
         ------
@@ -313,7 +313,7 @@ class Ledger:
         return statement.paid(_spend_of(name, (number, time, *texts, public, mu2, holds, host, pid)))
 
     def record_file(self, spend_id: int, path: str | os.PathLike[str]) -> None:
-        """Note that a release became a file; may be called again for further files."""
+        """Record a file that a release was written to; may be called again for further files."""
         number = checked_integer("spend_id", spend_id, minimum=1, most_bits=63)
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise UserValueError(f"path = {shown(path)}: must be the path of a file", argument="path")
@@ -359,17 +359,17 @@ class Ledger:
         adjacency: Adjacency | None = None,
         fingerprint: str | None = None,
     ) -> None:
-        """Refuse what `spend` would refuse now; promises nothing, since others may spend meanwhile."""
+        """Refuse what `spend` would refuse now; `spend` may still refuse later, if others spend meanwhile."""
         mu2 = checked("mu2", mu2, positive=True)
         self.statement(dataset).check(mu2, what, adjacency, fingerprint)
 
     @staticmethod
     def fingerprint_of(reference: Any, columns: list[str] | None = None) -> str:
-        """A SHA-256 of the values of a reference, in the order of its rows; the same for all kinds of input.
+        """Return a SHA-256 of a reference's values in row order; the same for all kinds of input.
 
-        **It is computed from private data and no budget pays for it.** Whoever sees it can test a guess of
-        the whole reference, hence also of one record if he knows all others. It binds a name in a ledger to
-        one reference and belongs nowhere else; a ledger that holds one is as private as the data.
+        **It is computed from private data and no budget pays for it.** Anyone who sees it can test a guess of
+        the whole reference, hence also of one record if they know all others. Use it only to bind a name in a
+        ledger to one reference; a ledger that holds a fingerprint is as private as the data.
         """
         return fingerprinting.compute(reference, columns)
 
@@ -381,7 +381,7 @@ def _spend_of(dataset: str, row: tuple[Any, ...], files: tuple[str, ...] = ()) -
 
 
 def _signature() -> tuple[str, str, int]:
-    """Now, here, in this process."""
+    """Return the time, the host and the process of an entry."""
     return datetime.now(timezone.utc).isoformat(), socket.gethostname(), os.getpid()
 
 

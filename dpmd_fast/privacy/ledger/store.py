@@ -1,11 +1,11 @@
-"""The file behind a ledger: one SQLite database that only grows.
+"""The file behind a ledger: one append-only SQLite database.
 
-Every operation opens a connection of its own and closes it, so forked processes and threads never share one.
-A write takes the lock first, then reads, then writes: no two see the same balance. Commits reach the disk
-before they return (rollback journal, ``synchronous=EXTRA``: with less, a loss of power can undo a commit).
+Every operation opens and closes its own connection, so forked processes and threads never share one. A write
+takes the lock first, then reads, then writes: no two writers see the same balance. Commits reach the disk
+before they return (rollback journal, ``synchronous=EXTRA``: with less, a power failure can undo a commit).
 
-The row of a data set carries a running SHA-256 of its declaration and of all its spends. Whoever opens the
-account computes it again, so damage that SQLite itself does not notice is refused, too.
+The row of a data set holds a running SHA-256 of its declaration and all its spends. Every operation on the
+account computes it again, so damage that SQLite does not detect is refused, too.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ _SCHEMA = (
 
 
 class Account(NamedTuple):
-    """One data set as the file has it, after its seal has been checked."""
+    """One data set as stored in the file, after its seal has been checked."""
 
     id: int
-    declared: tuple[Any, ...]  # as _DECLARED
-    spends: list[tuple[Any, ...]]  # as _SPENT, oldest first
+    declared: tuple[Any, ...]  # in the order of _DECLARED
+    spends: list[tuple[Any, ...]]  # in the order of _SPENT, oldest first
     seal: str
 
 
@@ -122,7 +122,7 @@ class Book:
         return [name for (name,) in self._connection.execute("SELECT name FROM datasets ORDER BY id")]
 
     def account(self, name: str) -> Account:
-        """The account of a data set; a name that is not there is refused, and so is one that was damaged."""
+        """Return the account of a data set; refuse an unknown name or a damaged account."""
         found = self._connection.execute(
             f"SELECT id, spends, seal, {', '.join(_DECLARED)} FROM datasets WHERE name = ?", (name,)
         ).fetchone()
@@ -142,12 +142,12 @@ class Book:
         sound = all(isinstance(value, float) and 0.0 < value < math.inf for value in numbers)
         if computed != seal or len(spends) != count or not sound:
             raise UserValueError(
-                f"{self._path} is damaged or was edited: what it says of {name!r} does not fit"
+                f"{self._path} is damaged or was edited: the entries of {name!r} do not match their checksum"
             )
         return Account(number, tuple(declared), spends, seal)
 
     def declare(self, *declared: Any) -> None:
-        """Enter a data set, given in the order of its columns; the name must be free."""
+        """Insert a data set, given in the order of its columns; the name must be new."""
         name = declared[0]
         if self._connection.execute("SELECT 1 FROM datasets WHERE name = ?", (name,)).fetchone():
             raise UserValueError(
@@ -161,7 +161,7 @@ class Book:
         )
 
     def enter(self, account: Account, *spent: Any) -> int:
-        """Add a spend, given in the order of its columns without the id; the id."""
+        """Add a spend, given in the order of its columns without the id; return the id."""
         marks = ", ".join("?" * len(_SPENT))
         cursor = self._connection.execute(
             f"INSERT INTO spends (dataset, {', '.join(_SPENT[1:])}) VALUES ({marks})", (account.id, *spent)
@@ -184,7 +184,7 @@ class Book:
         )
 
     def files(self, account: Account) -> dict[int, tuple[str, ...]]:
-        """Files of each spend of an account, oldest first."""
+        """Return the files of each spend of an account, oldest first."""
         found: dict[int, tuple[str, ...]] = {}
         rows = self._connection.execute(
             "SELECT spend, path FROM files WHERE spend IN (SELECT id FROM spends WHERE dataset = ?) "
@@ -197,7 +197,7 @@ class Book:
 
 
 def create_file(path: str) -> None:
-    """Put an empty ledger at `path`, complete at once and for its owner alone; one that is there stays."""
+    """Create an empty ledger at `path` atomically, readable by its owner only; keep an existing one."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise UserFileNotFoundError(f"{folder} does not exist: the ledger {path} cannot be created in it")
@@ -215,9 +215,9 @@ def create_file(path: str) -> None:
 def _fill(partial: str, path: str) -> None:
     """Write an empty ledger into a partial file."""
     try:
-        with _explained(path, 0.0), closing(_connect(partial, 0.0)) as connection:
+        with _translating_errors(path, 0.0), closing(_connect(partial, 0.0)) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            _lay_out(connection)
+            _create_tables(connection)
             connection.execute("COMMIT")
     finally:
         with suppress(FileNotFoundError):
@@ -238,7 +238,7 @@ def _link(partial: str, path: str) -> None:
 
 @contextmanager
 def open_book(path: str, timeout: float, *, write: bool) -> Iterator[Book]:
-    """The file in one transaction: committed at the end, undone if anything is raised.
+    """Open the file in one transaction: commit at the end, roll back if anything is raised.
 
     Raises
     ------
@@ -256,7 +256,11 @@ def open_book(path: str, timeout: float, *, write: bool) -> Iterator[Book]:
         raise UserFileNotFoundError(f"{name} does not exist: must be a ledger; {creator} makes one")
     if not os.path.isfile(path):
         raise UserValueError(f"{path} is not a ledger: it is not a regular file")
-    with _in_this_process(), _explained(path, timeout), closing(_connect(path, timeout)) as connection:
+    with (
+        _refusing_after_fork(),
+        _translating_errors(path, timeout),
+        closing(_connect(path, timeout)) as connection,
+    ):
         connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         try:
             _check_file(path, connection)
@@ -268,17 +272,17 @@ def open_book(path: str, timeout: float, *, write: bool) -> Iterator[Book]:
 
 
 def _connect(path: str, timeout: float) -> sqlite3.Connection:
-    # mode=rw: a file that has gone is an error, not a new and empty ledger
+    # mode=rw: a missing file is an error, not a new and empty ledger
     connection = sqlite3.connect(
         f"{Path(path).as_uri()}?mode=rw", uri=True, timeout=timeout, isolation_level=None
     )
     connection.execute("PRAGMA synchronous = EXTRA")
-    connection.execute("PRAGMA fullfsync = ON")  # macOS: through the cache of the disk
+    connection.execute("PRAGMA fullfsync = ON")  # macOS: flush the disk's own cache as well
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
 
 
-def _lay_out(connection: sqlite3.Connection) -> None:
+def _create_tables(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
     for statement in _SCHEMA:
@@ -286,7 +290,7 @@ def _lay_out(connection: sqlite3.Connection) -> None:
 
 
 def _check_file(path: str, connection: sqlite3.Connection) -> None:
-    """Refuse what is not a ledger of this version."""
+    """Refuse a file that is not a ledger of this version."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION:
@@ -312,12 +316,12 @@ def _tables(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
 @cache
 def _expected_tables() -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        _lay_out(connection)
+        _create_tables(connection)
         return _tables(connection)
 
 
 def _sealed(seal: str, row: Any) -> str:
-    """The running digest after one more row; "" for rows that hold what JSON cannot say."""
+    """Return the running digest after one more row; "" for values that JSON cannot hold."""
     try:
         text = json.dumps([seal, *row], separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):
@@ -325,12 +329,12 @@ def _sealed(seal: str, row: Any) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-_operating: set[tuple[int, int]] = set()  # process and thread of every operation under way
+_operating: set[tuple[int, int]] = set()  # process and thread of every operation in progress
 
 
 @contextmanager
-def _in_this_process() -> Iterator[None]:
-    """Refuse to work where a fork has copied an operation of another thread, and its locks, half done."""
+def _refusing_after_fork() -> Iterator[None]:
+    """Refuse to work in a child forked while another thread was in an operation and held locks."""
     me = (os.getpid(), threading.get_ident())
     if any(pid != me[0] for pid, _ in tuple(_operating)):
         raise UserRuntimeError(
@@ -345,8 +349,8 @@ def _in_this_process() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(path: str, timeout: float) -> Iterator[None]:
-    """Errors of SQLite in the words of a ledger."""
+def _translating_errors(path: str, timeout: float) -> Iterator[None]:
+    """Raise errors of SQLite as errors about the ledger."""
     try:
         yield
     except UnicodeDecodeError:  # a message of SQLite that quotes damaged text

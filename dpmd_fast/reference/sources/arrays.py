@@ -14,14 +14,16 @@ from dpmd_fast.reference.sources.base import ReferenceSource
 
 
 class ArraySource(ReferenceSource):
+    """A two-dimensional array of numbers."""
+
     def __init__(self, array: NDArray[Any], columns: tuple[str, ...] | None, batch_rows: int | None) -> None:
         if columns is not None:
             raise UserValueError(
-                "columns selects by name, and an array has no names: must be None for an array"
+                "columns selects by name: must be None for an array, which has no column names"
             )
         if isinstance(array, np.ma.MaskedArray):
             raise UserTypeError(
-                "reference is a masked array: must be a plain one, as array.filled(numpy.nan)"
+                "reference is a masked array: must be a plain one, for instance array.filled(numpy.nan)"
             )
         if array.dtype.kind == "c":
             raise UserValueError("reference holds complex numbers: Complex data not supported, must be real")
@@ -45,7 +47,7 @@ class ArraySource(ReferenceSource):
             dtype=np.dtype(np.float32 if single else np.float64),
             batch_rows=batch_rows,
         )
-        self._array = np.asarray(array)  # not a subclass: a slice of a matrix or memmap is one again
+        self._array = np.asarray(array)  # a plain array: slices of a matrix or memmap keep their class
 
     def blocks(self) -> Iterator[Points]:
         for start in range(0, len(self._array), self.batch_rows):

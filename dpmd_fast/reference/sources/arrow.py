@@ -10,11 +10,11 @@ import numpy as np
 from dpmd_fast.arguments import Points
 from dpmd_fast.columns import arrow_number_type, as_type, block_type, chosen_fields, is_of, values
 from dpmd_fast.errors import UserTypeError, UserValueError
-from dpmd_fast.reference.sources.base import KINDS, ReferenceSource, guarded
+from dpmd_fast.reference.sources.base import KINDS, ReferenceSource, with_fixed_error
 
 
 class ArrowSource(ReferenceSource):
-    """What arrives as record batches of a known schema."""
+    """A reference read as Arrow record batches of a known schema."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class ArrowSource(ReferenceSource):
         )
 
     def _read(self, batches: Iterable[Any], complaint: str) -> Iterator[Any]:
-        """The chosen columns of the batches in the type of the blocks, or a complaint."""
-        # Cut first: a table in memory may be a single batch, and its conversion would be a copy of it all.
+        """Yield the chosen columns of the batches in the type of the blocks; raise errors as `complaint`."""
+        # Slice first: a table in memory may be one batch, and converting it would copy all of it.
         pieces = (
             batch.slice(start, min(self.batch_rows, batch.num_rows - start))
             for batch in batches
             for start in range(0, batch.num_rows, self.batch_rows)
         )
-        return guarded(map(self._numbers, pieces), complaint)
+        return with_fixed_error(map(self._numbers, pieces), complaint)
 
     def _numbers(self, batch: Any) -> Any:
         import pyarrow as pa
@@ -55,7 +55,7 @@ class ArrowSource(ReferenceSource):
         return pa.RecordBatch.from_arrays([as_type(batch.column(name), self.dtype) for name in names], names)
 
     def _regrouped(self, batches: Iterable[Any]) -> Iterator[Points]:
-        """Blocks of `batch_rows` rows, whatever the sizes of the batches."""
+        """Yield blocks of `batch_rows` rows, whatever the sizes of the batches."""
         waiting: list[Any] = []
         missing = self.batch_rows
         for batch in batches:
@@ -79,6 +79,8 @@ class ArrowSource(ReferenceSource):
 
 
 class TableSource(ArrowSource):
+    """An Arrow Table or RecordBatch."""
+
     def __init__(self, table: Any, columns: tuple[str, ...] | None, batch_rows: int | None) -> None:
         super().__init__(table, table.schema, columns, batch_rows, rows=table.num_rows)
 
@@ -90,12 +92,12 @@ class TableSource(ArrowSource):
 
 
 class StreamSource(ArrowSource):
-    """What exports an Arrow stream: a RecordBatchReader only once, other objects each time they are asked."""
+    """An object that exports an Arrow stream; a RecordBatchReader can be read once, others repeatedly."""
 
     def __init__(self, stream: Any, columns: tuple[str, ...] | None, batch_rows: int | None) -> None:
         once = is_of(stream, "pyarrow", "RecordBatchReader")
-        # Kept for the first pass: a look at the schema uses up an object that can export only once.
-        self._reader = stream if once else exported(stream)
+        # Kept for the first pass: an object that exports only once has exported for the schema.
+        self._reader = stream if once else open_stream(stream)
         if self._reader is None:
             kind = type(stream).__name__
             raise UserTypeError(
@@ -115,10 +117,10 @@ class StreamSource(ArrowSource):
         reader, self._reader = self._reader, None
         kind = type(self.reference).__name__
         if reader is None and self.rereadable:
-            reader = exported(self.reference)
+            reader = open_stream(self.reference)
         if reader is None:
             raise UserValueError(
-                f"reference is a {kind} that can be read only once, and it has been read: give a table, for "
+                f"reference is a {kind} that can be read only once and has been read: give a table, for "
                 "instance reader.read_all(), or Parquet files"
             )
         complaint = f"reference could not be read: its {kind} failed; read it by itself to see why"
@@ -132,20 +134,20 @@ class StreamSource(ArrowSource):
         if self._rows_seen not in (None, rows):
             kind = type(self.reference).__name__
             raise UserValueError(
-                f"reference is a {kind} that gave other records when it was read again: give a table or "
+                f"reference is a {kind} that gave different records on the second read: give a table or "
                 "Parquet files"
             )
         self._rows_seen = rows
 
 
-def exported(stream: Any) -> Any:
-    """A RecordBatchReader of an object with ``__arrow_c_stream__``, or None if it does not give one."""
+def open_stream(stream: Any) -> Any:
+    """Return a RecordBatchReader of an object with ``__arrow_c_stream__``; None if its export fails."""
     import pyarrow as pa
 
     if type(stream).__module__.startswith("polars"):
         names = getattr(stream, "columns", None) or [getattr(stream, "name", "")]
-        if any("\0" in name for name in names):  # polars would end the process
-            raise UserValueError("columns: the name of one holds a null character; rename it")
+        if any("\0" in name for name in names):  # polars would abort the process
+            raise UserValueError("columns: a column name holds a null character; rename it")
     try:
         return pa.RecordBatchReader.from_stream(stream)
     except Exception:

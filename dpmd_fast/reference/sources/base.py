@@ -1,8 +1,8 @@
 """A private reference that is read block by block.
 
-Every kind of input gives the same rows in the same order: how a table or a file is cut into chunks does not
-show in the blocks. Errors name files, columns and types, never a value, a row or a count; errors of the
-readers underneath are replaced, because their texts may quote what they were reading.
+Every kind of input gives the same rows in the same order: blocks do not depend on the chunks of a table or a
+file. Errors name files, columns and types, never a value, a row or a count; errors of the underlying readers
+are replaced, because they may quote what they were reading.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpmd_fast.reference.tasks import PartialSums, Task
 
 _BLOCK_BYTES = 8 * 2**20
-_FEWEST_ROWS = 1024  # by default: below it, wide records would be summed a handful at a time
+_FEWEST_ROWS = 1024  # rows of a block by default; with fewer, wide records would be summed a few at a time
 
 
 KINDS = (
@@ -38,16 +38,16 @@ class ReferenceSource(ABC):
     column_names : tuple of str, or None
         None for an array.
     rows : int or None
-        None if not known before reading. Public only where the adjacency says so: with add-remove it
-        must not reach a message or a decision.
+        None if not known before reading. Public under replace-one only: under add-remove it must not reach a
+        message or a decision.
     local : bool
-        Whether the records come here, as `blocks`.
+        Whether this process reads the records, as `blocks`; False if an engine holds them.
     rereadable : bool
         Whether `blocks` can be called more than once.
     dtype : numpy.dtype
-        Of every block: float32 if all columns are, float64 otherwise.
+        Type of every block: float32 if all columns are, float64 otherwise.
     batch_rows : int
-        Rows of every block but the last, which may have fewer.
+        Rows of every block; the last may have fewer.
     """
 
     local: bool = True
@@ -75,22 +75,22 @@ class ReferenceSource(ABC):
 
     @abstractmethod
     def blocks(self) -> Iterator[Points]:
-        """C-contiguous blocks of rows, from the first row; views of an array where that is possible."""
+        """Yield C-contiguous blocks of rows, from the first row; views of an array if possible."""
 
     def run(self, task: Task, n_threads: int | None = None) -> PartialSums:
-        """What `task` makes of all records, in one pass."""
+        """Return the result of `task` on all records, in one pass."""
         return task.on(self.blocks(), n_threads)
 
 
-def guarded(items: Iterator[Any], complaint: str) -> Iterator[Any]:
-    """`items`, with any error replaced by a fixed text: its own may quote values."""
+def with_fixed_error(items: Iterator[Any], complaint: str) -> Iterator[Any]:
+    """Yield `items`; raise any error with the text `complaint`, since its own may quote values."""
     while True:
         failed = False
         try:
             item = next(items, None)
         except Exception:
             failed = True
-        if failed:  # raised here, outside: as a context, the first error would still be shown
+        if failed:  # raised outside the handler: otherwise the first error would be shown as its context
             raise UserValueError(complaint)
         if item is None:
             return

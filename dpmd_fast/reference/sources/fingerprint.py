@@ -17,7 +17,7 @@ _DOMAIN = b"dpmd_fast fingerprint, version 1:"
 
 
 def fingerprint_of(reference: Any, columns: list[str] | None = None) -> str:
-    """Return a SHA-256 of the values in the order of the rows, the same for all kinds of input.
+    """Return a SHA-256 of the values in row order, the same for all kinds of input.
 
     Private: no budget pays for it (see `Ledger.fingerprint_of`).
     """
@@ -30,18 +30,18 @@ def fingerprint_of(reference: Any, columns: list[str] | None = None) -> str:
     if not source.local:
         raise UserValueError(
             "reference is held by an engine, which keeps no order of the records, and a fingerprint needs "
-            "one: pay from a data set that is not bound to a fingerprint, or give files"
+            "one: use a data set that is not bound to a fingerprint, or give files"
         )
     if not source.rereadable:
         raise UserValueError(
-            "reference is a stream that can be read only once: a fingerprint needs a pass of its own; give a "
+            "reference is a stream that can be read only once: a fingerprint needs an extra pass; give a "
             "table or Parquet files"
         )
     digest = hashlib.sha256(_DOMAIN + str(source.n_columns).encode("ascii"))
     for block in source.blocks():
-        with np.errstate(all="ignore"):  # a warning would tell that some record is not finite
+        with np.errstate(all="ignore"):  # a warning would reveal that some record is not finite
             wide = np.array(block, dtype="<f8", order="C")
-            wide += 0.0  # one zero, one NaN
+            wide += 0.0  # -0.0 becomes 0.0
         wide[np.isnan(wide)] = np.nan
         digest.update(wide.data)
     return f"sha256:{digest.hexdigest()}"
@@ -50,6 +50,6 @@ def fingerprint_of(reference: Any, columns: list[str] | None = None) -> str:
 def _as_array(reference: Any) -> NDArray[Any]:
     try:
         return np.asarray(reference)
-    except Exception:  # of the object itself: its text may show a value
-        told = "holds values that are not numbers: must be a rectangular array of numbers"
-    raise UserValueError(f"reference {told}")
+    except Exception:  # raised by the object: its text may show a value
+        problem = "holds values that are not numbers: must be a rectangular array of numbers"
+    raise UserValueError(f"reference {problem}")

@@ -1,4 +1,4 @@
-"""A private reference in one Arrow IPC file, read batch by batch; like `npy`, not mapped."""
+"""A private reference in one Arrow IPC file, read batch by batch; not memory-mapped (see `npy`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from dpmd_fast.arguments import Points
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.reference.sources.arrow import ArrowSource
-from dpmd_fast.reference.sources.npy import Opener, unreadable
+from dpmd_fast.reference.sources.npy import Opener, cannot_read
 from dpmd_fast.tables.formats import arrow_file
 
 
@@ -17,7 +17,7 @@ def look_at_ipc(path: str) -> Opener:
     """Read the schema and the number of rows of an Arrow IPC file."""
     import pyarrow as pa
 
-    with pa.memory_map(path) as mapped:  # of a batch, only what describes it is read
+    with pa.memory_map(path) as mapped:  # reads the metadata of a batch only
         reader = pa.ipc.open_file(mapped)
         rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
         return partial(ArrowFileSource, path, reader.schema, rows)
@@ -33,7 +33,7 @@ class ArrowFileSource(ArrowSource):
         self._path = path
 
     def blocks(self) -> Iterator[Points]:
-        return self._counted(self._regrouped(self._read(self._batches(), unreadable(self._path))))
+        return self._counted(self._regrouped(self._read(self._batches(), cannot_read(self._path))))
 
     def _batches(self) -> Iterator[Any]:
         import pyarrow as pa

@@ -18,7 +18,7 @@ from dpmd_fast.reference.tasks import PartialSums, Task, with_view
 
 
 class MappedSource(ReferenceSource):
-    """A private source whose records are mapped one by one; whatever happens on the way, nothing is said."""
+    """A private source whose records are mapped one by one, without warnings about their values."""
 
     def __init__(self, source: ReferenceSource, mapping: Callable[[Floats], Floats]) -> None:
         super().__init__(
@@ -44,6 +44,7 @@ class MappedSource(ReferenceSource):
 def mapped_block(
     mapping: Callable[[Floats], Floats], block: NDArray[np.floating[Any]], n_threads: int | None = None
 ) -> Floats:
+    """Return the mapped block, without warnings: they would reveal something about its values."""
     with np.errstate(all="ignore"):
         return mapping(np.asarray(block, dtype=np.float64))
 
@@ -51,12 +52,12 @@ def mapped_block(
 def preprocessed_source(preprocess: Preprocessor, source: ReferenceSource) -> ReferenceSource:
     """Return the records of `source` in preprocessed units.
 
-    Each record is mapped by itself, by public numbers, to a function of that record: neighbouring data sets
-    stay neighbours, so whatever a release promises for the mapped records holds for the records.
+    Each record is mapped by itself, with public numbers, so neighbouring data sets stay neighbours, and the
+    guarantee of a release of the mapped records holds for the records.
     """
     if source.n_columns != preprocess.n_columns:
         raise UserValueError(
-            f"reference has {source.n_columns} column(s): must have {preprocess.n_columns}, as the "
+            f"reference has {source.n_columns} column(s): must have {preprocess.n_columns}, like the "
             "preprocessor"
         )
     preprocess.check_names("reference", source.column_names)
@@ -66,7 +67,7 @@ def preprocessed_source(preprocess: Preprocessor, source: ReferenceSource) -> Re
 def preprocessed_records(
     preprocess: Preprocessor, reference: Any, *, columns: list[str] | None = None
 ) -> Floats:
-    """Return private records in preprocessed units, as one array that is as private as they are.
+    """Return private records in preprocessed units, as one array, which is as private as the records.
 
     A value that is not finite or beyond 1e100, or not positive in a logged column, becomes NaN without a
     message: releases refuse such records or, with ``on_invalid="drop"``, leave them out.

@@ -1,7 +1,7 @@
 """A private reference in one .npy file, read block by block.
 
-Read, not mapped into memory: where the disk fails or the file shrinks, a mapped file would end the process
-without a word, perhaps after a debit. Here it is an error like any other.
+Not memory-mapped: if the disk failed or the file shrank, a mapped file would kill the process without a
+message, perhaps after a debit. Reading raises an ordinary error instead.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from dpmd_fast.errors import UserValueError
 from dpmd_fast.reference.sources.arrays import ArraySource
 from dpmd_fast.reference.sources.base import ReferenceSource
 
-#: Opens a file that has been looked at, with the columns and the rows of a block; refuses unknown columns.
+#: Takes columns and rows per block, and opens a file whose header has been read; refuses unknown columns.
 Opener = Callable[["tuple[str, ...] | None", "int | None"], ReferenceSource]
 
 
-def unreadable(path: str) -> str:
+def cannot_read(path: str) -> str:
+    """Return the message about a file that cannot be read to the end."""
     return f"{path} could not be read: it is damaged, was changed meanwhile, or memory ran out"
 
 
@@ -48,12 +49,12 @@ class ArrayFileSource(ArraySource):
     def blocks(self) -> Iterator[Points]:
         rows = self._shape[0]
         with open(self._path, "rb") as file:
-            if file.read(self._offset) != self._head:  # it would be read as if it still had the same shape
+            if file.read(self._offset) != self._head:  # its shape or type may have changed
                 raise UserValueError(f"{self._path} has changed since it was opened: it cannot be read again")
             for start in range(0, rows, self.batch_rows):
                 block = self._block(file, start, min(self.batch_rows, rows - start))
-                if block is None:  # raised here: the first error may quote what it was reading
-                    raise UserValueError(unreadable(self._path))
+                if block is None:  # raised here, without the first error, which may quote what it was reading
+                    raise UserValueError(cannot_read(self._path))
                 yield np.require(block, self.dtype, ["C", "ALIGNED"])
 
     def _block(self, file: BinaryIO, start: int, count: int) -> NDArray[Any] | None:

@@ -29,19 +29,19 @@ from dpmd_fast.reference.sources.parquet import ParquetSource
 def open_reference(
     reference: Any, *, columns: Sequence[str] | None = None, batch_rows: int | None = None
 ) -> ReferenceSource:
-    """Look at what the reference is, without reading its values.
+    """Open a reference without reading its values.
 
     Parameters
     ----------
     reference : array, table, stream or path
-        A two-dimensional NumPy array; a pandas DataFrame; a pyarrow Table, RecordBatch or
-        RecordBatchReader (which can be read only once); any object with ``__arrow_c_stream__``, as a
-        polars DataFrame; an AnnData, of which ``X`` is read; the path of a Parquet file, or a list of
-        paths, read in that order. A source that is open already is returned as it is.
+        A two-dimensional NumPy array; a pandas DataFrame; a pyarrow Table, RecordBatch or RecordBatchReader
+        (which can be read only once); any object with ``__arrow_c_stream__``, such as a polars DataFrame; an
+        AnnData, whose ``X`` is read; the path of a Parquet file, or a list of paths, read in that order; a
+        Dask or Spark frame. An open source is returned as it is.
     columns : list of str, optional
         Columns of a table to read, in this order. By default all, and then all must be numeric.
     batch_rows : int, optional
-        Most rows in a block; about 8 MB of them by default, and at least 1024.
+        Largest number of rows in a block; by default about 8 MB, and at least 1024 rows.
 
     Notes
     -----
@@ -53,7 +53,7 @@ def open_reference(
     if isinstance(reference, ReferenceSource):
         if columns not in (None, reference.column_names):
             raise UserValueError(
-                "columns: must be None or those that it reads, for a source that is open already"
+                "columns: must be None, or the columns that it reads, for a source that is already open"
             )
         return reference
     if isinstance(reference, np.ndarray):
@@ -86,14 +86,14 @@ def open_reference(
     if isinstance(reference, Iterator):
         raise UserTypeError(
             f"reference is an iterator ({kind}): its columns are not known before it is read, and it can be "
-            "read only once; must be a table, an array or Parquet files, or for one pass a "
+            "read only once; must be a table, an array or Parquet files, or, to be read once, a "
             "pyarrow.RecordBatchReader.from_batches(schema, batches)"
         )
     raise UserTypeError(f"reference is a {kind}: must be {KINDS}")
 
 
 def is_table_or_file(reference: Any) -> bool:
-    """Whether `reference` is a source, an Arrow table or stream, an AnnData or a path; not for arrays."""
+    """Return True for a source, an Arrow table or stream, an AnnData, a path or an engine's frame."""
     if isinstance(reference, (list, tuple)):
         return len(reference) > 0 and all(isinstance(item, (str, os.PathLike)) for item in reference)
     if isinstance(reference, (str, os.PathLike, ReferenceSource)) or is_anndata(reference):

@@ -1,4 +1,4 @@
-"""Whether public points are the private reference, or overlap it in memory or on disk."""
+"""Check whether public points are the private reference, or overlap it in memory or on disk."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dpmd_fast.columns import (
     pandas_values,
 )
 from dpmd_fast.reference.sources.anndata import held_by
-from dpmd_fast.reference.sources.arrow import exported
+from dpmd_fast.reference.sources.arrow import open_stream
 from dpmd_fast.reference.sources.base import ReferenceSource
 
 
 def overlaps(reference: Any, array: Any) -> bool:
-    """Whether two arrays, tables or paths are one object, or overlap in memory or on disk."""
+    """Return True if two arrays, tables or paths are one object, or overlap in memory or on disk."""
     if isinstance(reference, ReferenceSource):
         reference = reference.reference
     if array is reference:
@@ -35,14 +35,14 @@ def overlaps(reference: Any, array: Any) -> bool:
 
 
 def _files(value: Any) -> set[tuple[int, int]]:
-    """The files that a path or a list of paths names."""
+    """Return the identities of the files that a path or a list of paths names."""
     paths = value if isinstance(value, (list, tuple)) else [value]
     found = (file_identity(path) for path in paths if isinstance(path, (str, os.PathLike)))
     return {identity for identity in found if identity is not None}
 
 
 def _memory(value: Any) -> list[NDArray[Any]]:
-    """Arrays over the memory in which a value holds its numbers, as far as that is known without a copy."""
+    """Return arrays over the memory that holds the numbers of a value, where that takes no copy."""
     if isinstance(value, np.ndarray):
         return [np.asarray(value)]
     if isinstance(value, (list, tuple)):  # rows cut out of an array
@@ -53,13 +53,13 @@ def _memory(value: Any) -> list[NDArray[Any]]:
     if is_arrow(value):
         return [piece for column in value.columns for piece in _arrow_memory(column)]
     if is_polars(value):
-        reader = exported(value)
+        reader = open_stream(value)
         return [] if reader is None else _memory(reader.read_all())
     if is_anndata(value):
         return [piece for part in held_by(value) for piece in _memory(part)]
-    # Of other objects only those whose values are at hand: streams would be read, lazy arrays computed.
-    at_hand = hasattr(value, "__array__") and not hasattr(value, "__dask_graph__")
-    return [np.asarray(value)] if at_hand and not hasattr(value, "__arrow_c_stream__") else []
+    # Of other objects only those in memory: a stream would be read, a lazy array computed.
+    in_memory = hasattr(value, "__array__") and not hasattr(value, "__dask_graph__")
+    return [np.asarray(value)] if in_memory and not hasattr(value, "__arrow_c_stream__") else []
 
 
 def _pandas_memory(column: Any) -> list[NDArray[Any]]:
@@ -69,7 +69,7 @@ def _pandas_memory(column: Any) -> list[NDArray[Any]]:
 
 
 def _arrow_memory(column: Any) -> list[NDArray[Any]]:
-    """The bytes of a column's numbers, chunk by chunk; slices of a column do not overlap one another."""
+    """Return the bytes of a column's numbers, chunk by chunk; disjoint slices of a column do not overlap."""
     if arrow_number_type(column.type) is None:
         return []
     bits = column.type.bit_width

@@ -1,4 +1,4 @@
-"""Parquet files as a private reference, in memory that does not grow with them."""
+"""Parquet files as a private reference, in memory independent of their size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READ_BYTES = 2**16  # per column
 
 
 class ParquetSource(ArrowSource):
-    """Parquet files, one after the other, in memory that does not grow with them."""
+    """Parquet files, read one after the other."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class ParquetSource(ArrowSource):
     ) -> None:
         if not all(isinstance(path, (str, os.PathLike)) for path in paths):
             raise UserTypeError(
-                "reference is a list or tuple: must hold paths of Parquet files; for numbers give an array, "
-                "numpy.asarray(values), for several tables one, pyarrow.concat_tables(tables)"
+                "reference is a list or tuple: must hold paths of Parquet files; convert numbers with "
+                "numpy.asarray(values), and join tables with pyarrow.concat_tables(tables)"
             )
         if not paths:
             raise UserValueError("reference is an empty list: must hold at least one path of a Parquet file")
@@ -48,7 +48,7 @@ class ParquetSource(ArrowSource):
                 if not seen:
                     super().__init__(reference, schema, columns, batch_rows, rows=None, name=path)
                 elif file_identity(path) in seen:
-                    # A record that is read twice counts twice, which its bounded share does not allow for.
+                    # A record read twice would contribute twice, more than the sensitivity bound allows.
                     raise UserValueError(
                         f"{path} is in the list more than once: each file must be given once"
                     )
@@ -89,7 +89,7 @@ class ParquetSource(ArrowSource):
 
 @contextmanager
 def _parquet_file(path: str) -> Iterator[tuple[Any, Any]]:
-    """An open ParquetFile and its Arrow schema."""
+    """Open a ParquetFile; yield it with its Arrow schema."""
     import pyarrow.parquet as pq
 
     if os.path.isdir(path):
@@ -103,7 +103,7 @@ def _parquet_file(path: str) -> Iterator[tuple[Any, Any]]:
     parquet: Any = None
     schema = None
     with suppress(Exception):
-        # With prebuffering the whole file is held, without a buffer size whole column chunks are.
+        # Prebuffering would hold the whole file; without a buffer size, whole column chunks would be held.
         parquet = pq.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BYTES)
         schema = parquet.schema_arrow
     if schema is None:

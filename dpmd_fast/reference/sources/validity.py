@@ -1,4 +1,4 @@
-"""Whether all records of a private reference are valid."""
+"""Check that all records of a private reference are valid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DROP = f"pass {DROP} to leave such records out, or clean the reference"
 
 
 def check_valid(source: ReferenceSource, most: float, advice: str = _DROP) -> None:
-    """Refuse, in one pass, a reference with values that are not finite or beyond `most` in size."""
+    """Refuse a reference that holds values which are not finite or exceed `most` in size; make one pass."""
     most = checked("most", most, positive=True)
     if not source.rereadable:
         raise UserValueError(

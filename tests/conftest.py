@@ -1,0 +1,26 @@
+"""Fixtures that tests of several rooms share."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from dpmd_fast import Ledger
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """A ledger with the data set "people", which may spend (3, 1e-6)."""
+    made = Ledger(tmp_path / "ledger.db")
+    made.create("people", 3.0, 1e-6)
+    return made
+
+
+@pytest.fixture
+def here(files, tmp_path, monkeypatch):
+    """A copy of the folder that a module's fixture `files` has made, to work in."""
+    folder = tmp_path / "work"
+    shutil.copytree(files, folder)
+    monkeypatch.chdir(folder)
+    return folder

@@ -239,11 +239,11 @@ def test_what_was_paid_for_survives_a_full_disk(full):
     Atlas.load(folder / "first.dpmd")
     code, text, left = told["fit, rescued"]
     assert (code, left) == (2, [])
-    spare = re.search(r"could not be written \(No space left on device\); .* saved as (\S+)$", text)[1]
+    spare = re.search(r"could not be written: No space left on device; .* saved as (\S+)$", text)[1]
     Atlas.load(spare)
     code, text, left = told["fit, lost"]
     assert (code, left) == (2, [])
-    assert "atlas.dpmd could not be written, and the budget is spent: No space left" in text
+    assert re.search(r"atlas\.dpmd could not be written: No space left.*; the budget is spent, and", text)
     assert [spend.file for spend in history(folder)] == [str(folder / "first.dpmd"), spare, None]
 
 
@@ -263,11 +263,11 @@ def test_what_denoise_and_preprocess_paid_for_survives_a_full_disk(full):
         code, text, left = told[f"{what}, rescued"]
         assert (code, left) == (2, [])
         saved[what] = re.search(
-            rf"{name} could not be written \(.*No space left on device.*\); .* saved as (\S+)$", text
+            rf"{name} could not be written: .*No space left on device.*; .* saved as (\S+)$", text
         )[1]
         code, text, left = told[f"{what}, lost"]
         assert (code, left) == (2, [])
-        assert re.search(rf"{name} could not be written, and the budget is spent: .*No space left", text)
+        assert re.search(rf"{name} could not be written: .*No space left.*; the budget is spent, and", text)
     assert pq.read_metadata(saved["denoise"]).num_rows == len(Z)
     with open(saved["scales"], encoding="utf-8") as file:
         assert Preprocessor.from_dict(json.load(file)).column_names == ("x", "y")

@@ -511,7 +511,7 @@ def test_odd_names_and_types_of_spark_columns(spark, paid):
         np.sort(atlas.transform(data)[chosen].to_numpy(), axis=0),
     )
     words = spark.createDataFrame(pd.DataFrame({"a.b": ["?"], "x `y`": [1.0]}))
-    with pytest.raises(ValueError, match=r"not numeric, 'a\.b'"):
+    with pytest.raises(ValueError, match=r"not numeric: 'a\.b'"):
         atlas.transform(words)
 
 

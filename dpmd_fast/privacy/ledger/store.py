@@ -208,7 +208,8 @@ def create_file(path: str) -> None:
     except OSError as error:
         if error.errno is None:  # has been explained
             raise
-        raise UserOSError(f"{path} cannot be created: {error.strerror}") from None
+        kind = UserPermissionError if isinstance(error, PermissionError) else UserOSError
+        raise kind(f"{path} cannot be created: {error.strerror}") from None
     sync_folder(folder)
 
 

@@ -38,6 +38,8 @@ from dpmd_fast.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from dpmd_fast.arguments import Points
+    from dpmd_fast.models.atlas import Atlas
     from dpmd_fast.models.preprocessor import Preprocessor
 
 _DIM = "Intrinsic dimension of the manifold; 'auto' reads it off public points, then off the release."
@@ -212,23 +214,8 @@ def fit(
     rescued(output, atlas.save)
     with already_written(output):
         if report_path is not None:
-            from dpmd_fast.report.page import write_report
-
-            moved, status = atlas.transform(points, threads, return_status=True)
-            write_report(
-                report_path,
-                queries=points,
-                denoised=moved,
-                status=status,
-                atlas=atlas,
-                parameters={
-                    "budget": budget,
-                    "bandwidth": bandwidth,
-                    "dim": dim,
-                    "rounds": rounds,
-                    "cover": cover,
-                },
-            )
+            asked = {"budget": budget, "bandwidth": bandwidth, "dim": dim, "rounds": rounds, "cover": cover}
+            _report(atlas, points, report_path, threads, asked)
         answer(
             as_json,
             {
@@ -243,6 +230,13 @@ def fit(
                 str(atlas.guarantee),
             ],
         )
+
+
+def _report(atlas: Atlas, points: Points, path: str, threads: int | None, asked: dict[str, Any]) -> None:
+    from dpmd_fast.report.page import write_report
+
+    moved, status = atlas.transform(points, threads, return_status=True)
+    write_report(path, queries=points, denoised=moved, status=status, atlas=atlas, parameters=asked)
 
 
 def _columns_for(columns: Sequence[str] | None, preprocess: Preprocessor | None) -> Sequence[str] | None:

@@ -179,7 +179,7 @@ class Preprocessor:
         """Return public points in preprocessed units; float32 stays float32.
 
         Values that are not finite, or not positive in a logged column, are refused; messages call the points
-        `name`. For private records use `dpmd_fast.reference.sources.mapped.preprocessed_records`.
+        `name`. Private records are mapped by `preprocessed_records`, in the room reference/.
         """
         points = self._checked(name, X)
         self._check_positive(name, points)

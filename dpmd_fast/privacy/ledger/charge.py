@@ -11,15 +11,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from dpmd_fast.arguments import shown
 from dpmd_fast.errors import UserError, UserRuntimeError, UserValueError, either, text_of
-from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Guarantee, counted
 from dpmd_fast.privacy.ledger.ledger import Ledger, Spend, Statement
-
-_T = TypeVar("_T")
 
 
 class LedgerAccount(NamedTuple):
@@ -149,11 +146,6 @@ class Charge:
         ledger, dataset, _ = self._account
         self.receipt = Receipt(ledger, ledger.spend(dataset, **self._order, **self._details))
 
-    def paid(self, passing: _T) -> _T:
-        """Make the debit, then return the argument: a pass over the reference that is about to begin."""
-        self.debit()
-        return passing
-
     @contextmanager
     def covering(self) -> Iterator[None]:
         """Raise an error after the debit as one that says that the debit stays."""
@@ -169,13 +161,3 @@ class Charge:
                 f"the release failed after its debit, and mu^2 = {spend.mu2:.9g} of data set "
                 f"{spend.dataset!r} stays spent (spend {spend.id}): {reason}"
             ) from error
-
-
-def budget_parameters(budget: Budget, **others: Any) -> dict[str, Any]:
-    """Return the public parameters of a release for the history of a ledger."""
-    return {
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "conversion": budget.conversion,
-        **others,
-    }

@@ -88,7 +88,7 @@ def _stopped(how: str) -> None:
 
 
 class _Terminated(SystemExit):
-    """SIGTERM or SIGHUP has come."""
+    """Raised on SIGTERM and SIGHUP."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dpmd_fast.cli.errors import PROGRAM
 
 
 def answer(as_json: bool, result: Mapping[str, Any], lines: Sequence[str]) -> None:
-    """The result of a command: one JSON object, or lines of text."""
+    """Print the result of a command: one JSON object, or lines of text."""
     if as_json:
         click.echo(json.dumps(plain(result), allow_nan=False))
     else:
@@ -27,7 +27,7 @@ def answer(as_json: bool, result: Mapping[str, Any], lines: Sequence[str]) -> No
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it; numbers that are not finite become null."""
+    """Return a value in JSON's types; numbers that are not finite become null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return plain(dataclasses.asdict(value))
     if isinstance(value, Mapping):
@@ -42,13 +42,13 @@ def plain(value: Any) -> Any:
 
 
 def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Names and values in two columns."""
+    """Return names and values in two columns."""
     width = max(len(name) for name, _ in rows)
     return [f"{name:<{width}}  {value}" for name, value in rows]
 
 
 class Stop:
-    """The signal to stop, kept: callbacks of libraries swallow exceptions, so long loops look here."""
+    """Keeps the signal to stop: libraries swallow exceptions of their callbacks, so long loops look here."""
 
     asked: BaseException | None = None
 
@@ -59,7 +59,7 @@ class Stop:
 
 
 class Bar:
-    """A progress bar on standard error; nothing where that is not a terminal."""
+    """A progress bar on standard error; silent if that is not a terminal."""
 
     def __init__(self, what: str, unit: str | None) -> None:
         self._what, self._unit = what, unit
@@ -67,7 +67,7 @@ class Bar:
         self._quiet = not sys.stderr.isatty()
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        """`done` of `total`; without a unit only the time that has passed is shown, and no number."""
+        """Show `done` of `total`; without a unit show the elapsed time only, and no number."""
         Stop.raise_if_asked()
         if self._quiet:
             return
@@ -98,7 +98,7 @@ class Bar:
 
 @contextmanager
 def progress(what: str, unit: str | None = " rows") -> Iterator[Bar]:
-    """A bar that is gone when the work is done or fails."""
+    """Yield a progress bar that disappears when the work is done or fails."""
     bar = Bar(what, unit)
     try:
         yield bar
@@ -108,7 +108,7 @@ def progress(what: str, unit: str | None = " rows") -> Iterator[Bar]:
 
 @contextmanager
 def one_line_warnings() -> Iterator[None]:
-    """Warnings of the package in one line each; those of libraries may depend on private values."""
+    """Print each warning of the package in one line; hide others, which may depend on private values."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if issubclass(category, UserWarning):

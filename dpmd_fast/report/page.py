@@ -1,6 +1,6 @@
-"""One self-contained HTML page about a run: what was asked, promised, spent, and what became of the queries.
+"""One self-contained HTML page about a run: parameters, guarantee, budget, and how the queries moved.
 
-It is made from public and released values alone: nothing here takes a reference.
+It is made from public and released values alone: no function here takes a reference.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def write_report(
     column_names: Sequence[str] | None = None,
     sections: Sequence[Section] = (),
 ) -> None:
-    """Write a report; under its name it appears complete or, if anything fails, not at all.
+    """Write a report, which appears complete or not at all.
 
     Parameters
     ----------
     path : path
-        An HTML file; one that is there is replaced.
+        An HTML file; an existing one is replaced.
     queries, denoised : array (m, D)
-        Public points and what became of them.
+        Public points before and after.
     status : array (m,) of str
         What ``atlas.transform(queries, return_status=True)`` returns, or ``status_`` of an estimator.
     guarantee : Guarantee, optional
@@ -95,14 +95,14 @@ def write_report(
         The atlas that moved the queries.
     title : str
     receipt : Receipt, optional
-        ``receipt_`` of an estimator; by default that of the atlas. Says ledger and data set.
+        ``receipt_`` of an estimator; by default that of the atlas. Names the ledger and the data set.
     ledger : Ledger, optional
     dataset : str, optional
-        Its name in the ledger. The page shows what is spent and left of it.
+        Its name in the ledger. The page shows what has been spent and what is left.
     public_points : array (n, D), optional
-        Points among which neighbours are sought. Public: never the reference. By default the queries.
+        Points among which neighbours are searched. Public: never the reference. By default the queries.
     parameters : mapping, optional
-        What was asked for: public numbers, texts and a `Budget`, for instance ``get_params()``.
+        Of the run: public numbers, texts and a `Budget`, for instance ``get_params()``.
     truth : array (m, D), optional
         For simulated data, the queries without their noise.
     column_names : sequence of str, optional
@@ -281,7 +281,7 @@ def _versions() -> str:
 
 
 def _plain(text: str) -> str:
-    """One line of printable text."""
+    """Return one line of printable text."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
@@ -337,7 +337,7 @@ def _checked_names(column_names: Sequence[str] | None, atlas: Atlas | None, D: i
 
 
 def _asked(parameters: Mapping[str, Any] | None) -> dict[str, str]:
-    """Parameters as texts; what could be data is refused."""
+    """Return parameters as texts, and refuse what could be data."""
     if parameters is not None and not isinstance(parameters, Mapping):
         raise UserValueError(f"parameters is a {type(parameters).__name__}: must map names to values")
     return {_plain(str(name)): _value(str(name), value) for name, value in (parameters or {}).items()}

@@ -1,4 +1,4 @@
-"""Parts of a report that are about the release: what was spent and is left, noise against signal."""
+"""The parts of a report about the release: the budget, and the signal against the noise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Table(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A line with a bar."""
+    """One line of a bar chart."""
 
     name: str
     value: str
@@ -38,7 +38,7 @@ class Share(NamedTuple):
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A few digits, without an exponent where that can be read."""
+    """Return a few digits, without an exponent where that is readable."""
     value = float(value)
     if 10.0**digits <= abs(value) < 1e9:
         return f"{value:,.0f}"
@@ -61,7 +61,7 @@ class Budgeting:
 
 @dataclass(frozen=True)
 class Account:
-    """What a ledger says of a data set; hosts, processes, files and fingerprints are left out."""
+    """The account of a data set, without hosts, processes, files and fingerprints."""
 
     dataset: str
     guarantee: Guarantee
@@ -92,7 +92,7 @@ def budgeting(guarantee: Guarantee, atlas: Atlas | None, account: Account | None
 
 
 def account_of(ledger: Ledger, dataset: str, own: int | None) -> Account:
-    """The account of a data set; `own` is the number of the spend that paid for the run, if known."""
+    """Return the account of a data set; `own` is the id of the spend that paid for the run, if known."""
     statement = ledger.statement(dataset)
     total, history, left = statement.total, statement.history, statement.remaining
     mine = math.fsum(spend.mu2 for spend in history if own is not None and spend.id == own)
@@ -138,7 +138,7 @@ class Signals:
 
 
 def chart_signals(atlas: Atlas) -> list[Floats]:
-    """S / s of every chart of every round: masses over the deviation of the noise of that round."""
+    """Return S / s of every chart of every round: its mass over the noise deviation of that round."""
     if len(atlas.signal_to_noise) != len(atlas.layers):
         raise UserValueError("atlas: must have a signal_to_noise for each of its layers")
     if min(*atlas.signal_to_noise, *(float(layer.masses.min()) for layer in atlas.layers)) <= 0.0:
@@ -150,7 +150,7 @@ def chart_signals(atlas: Atlas) -> list[Floats]:
 
 
 def signals_of(atlas: Atlas, plane: Plane, drawn: Floats) -> Signals:
-    """Noise against signal; `drawn` are raw queries for the map."""
+    """Compare signal and noise of the charts; `drawn` are raw queries for the map."""
     signals = chart_signals(atlas)
     sentence = (
         "The mass S of a chart is the smoothed number of records around it, s the deviation of the noise of "

@@ -1,4 +1,4 @@
-"""Figures. Only public or released points are drawn, or simulated ones."""
+"""Figures. Only public, released or simulated points are drawn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLORS = {"raw": "#d64545", "nonprivate": "#3e7cb1", "private": "#2f855a"}
 _LEFT = "#c05621"  # queries that came back unchanged
 _ROUNDS = ("#2f855a", "#3e7cb1", "#b7791f", "#805ad5")
 _WIDTH = 4.6  # inches, so that letters are readable at the width of a phone
-_WAYS = 400  # queries whose way is drawn
+_PATHS = 400  # queries whose path is drawn
 _SIGNAL = "signal over noise of a chart, S/s"
 _LETTERS = 28  # of the name of an axis
 
@@ -45,7 +45,7 @@ _STYLE = {
 
 
 class Picture(NamedTuple):
-    """A figure for a page: a data URI, what it shows for those who cannot see it, and a caption."""
+    """A figure for a page: a data URI, an alternative text and a caption."""
 
     source: str
     alt: str
@@ -54,7 +54,7 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Plane:
-    """Where points are drawn: two columns of the data, or the first two principal axes of public points."""
+    """The plane of a map: two columns of the data, or the first two principal axes of public points."""
 
     center: Floats
     axes: Floats  # (D, 2)
@@ -65,7 +65,7 @@ class Plane:
 
 
 def plane_of(public: Floats, column_names: Sequence[str] | None = None) -> Plane:
-    """The plane in which to draw points of the space of `public`, which has at least two columns."""
+    """Return the plane in which to draw points; `public` has at least two columns."""
     D = public.shape[1]
     if D == 2:
         names = tuple(column_names) if column_names is not None else ("first column", "second column")
@@ -82,7 +82,7 @@ def plane_of(public: Floats, column_names: Sequence[str] | None = None) -> Plane
 
 
 def before_and_after(plane: Plane, raw: Floats, denoised: Floats, moved: NDArray[np.bool_]) -> list[Picture]:
-    """Two maps in one frame: raw queries; denoised ones, with the way that some of them went."""
+    """Draw two maps with the same axes: raw queries, and denoised ones with the paths of some of them."""
     from matplotlib.collections import LineCollection
 
     start, end = plane(raw), plane(denoised)
@@ -93,19 +93,19 @@ def before_and_after(plane: Plane, raw: Floats, denoised: Floats, moved: NDArray
         first = done("Map of the raw queries", f"Queries as they came.{frame.note(start)}")
     with _figure(height=_WIDTH) as (figure, done):
         axis = _map_axis(figure, plane, frame)
-        some = np.flatnonzero(moved)[:: max(1, -(-int(moved.sum()) // _WAYS))]
-        ways = np.stack([start[some], end[some]], axis=1)
-        axis.add_collection(LineCollection(list(ways), colors=_MANIFOLD, linewidths=0.6, rasterized=True))
+        some = np.flatnonzero(moved)[:: max(1, -(-int(moved.sum()) // _PATHS))]
+        paths = np.stack([start[some], end[some]], axis=1)
+        axis.add_collection(LineCollection(list(paths), colors=_MANIFOLD, linewidths=0.6, rasterized=True))
         for rows, color, name in ((moved, _COLORS["private"], "moved"), (~moved, _LEFT, "unchanged")):
             if rows.any():
                 _dots(axis, end[rows], color, name)
-        lines = f" Lines show the way of {len(some):,} of them." if len(some) else ""
+        lines = f" Lines show the paths of {len(some):,} of them." if len(some) else ""
         second = done("Map of the denoised queries", f"Queries after denoising.{lines}{frame.note(end)}")
     return [first, second]
 
 
 def chart_map(plane: Plane, raw: Floats, charts: Floats, signals: Floats) -> Picture:
-    """The charts of an atlas by their signal over noise, with the raw queries behind."""
+    """Draw the charts of an atlas, coloured by signal over noise, over the raw queries."""
     behind, centers = plane(raw), plane(charts)
     frame = _Frame(behind, centers)
     with _figure(height=5.2) as (figure, done):
@@ -132,7 +132,7 @@ def chart_map(plane: Plane, raw: Floats, charts: Floats, signals: Floats) -> Pic
 
 
 def move_histogram(moves: Floats, bandwidth: float | None) -> Picture:
-    """How far the queries that moved have moved; `moves` is not empty."""
+    """Draw a histogram of the distances moved; `moves` is not empty."""
     with _figure(height=3.1) as (figure, done):
         axis = figure.subplots()
         beyond = _bars(axis, moves, _COLORS["private"])
@@ -152,7 +152,7 @@ def move_histogram(moves: Floats, bandwidth: float | None) -> Picture:
 
 
 def signal_histogram(signals: Sequence[Floats], needed: float) -> Picture:
-    """Signal over noise of the charts of every round."""
+    """Draw a histogram of signal over noise of the charts, one for each round."""
     with _figure(height=3.1) as (figure, done):
         axis = figure.subplots()
         everything = np.concatenate(list(signals))
@@ -186,7 +186,7 @@ def signal_histogram(signals: Sequence[Floats], needed: float) -> Picture:
 def denoising_panels(
     manifold: Floats, panels: list[tuple[str, str, Floats, float]], path: Path, title: str
 ) -> None:
-    """One square panel for each (title, kind, points in the plane, mean error), with the curve behind."""
+    """Draw one square panel for each (title, kind, points in the plane, mean error), over the curve."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.7 * len(panels), 4.4), layout="constrained")
@@ -204,7 +204,7 @@ def denoising_panels(
 
 
 def denoising_pictures(manifold: Floats, panels: list[tuple[str, str, Floats, float]]) -> list[Picture]:
-    """The panels of `denoising_panels` one by one, on common axes, for a page."""
+    """Draw the panels of `denoising_panels` one by one, with the same axes, for a page."""
     everything = np.vstack([manifold, *(points for _, _, points, _ in panels)])
     middle, half = (
         0.5 * (everything.max(axis=0) + everything.min(axis=0)),
@@ -230,7 +230,7 @@ def _panel(axis: Any, manifold: Floats, kind: str, points: Floats) -> None:
 
 @contextmanager
 def _figure(height: float, width: float = _WIDTH) -> Iterator[tuple[Any, Callable[[str, str], Picture]]]:
-    """A figure, and a function that makes a picture of it from an alternative text and a caption."""
+    """Yield a figure, and a function that makes a picture of it from an alternative text and a caption."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
@@ -250,7 +250,7 @@ def _figure(height: float, width: float = _WIDTH) -> Iterator[tuple[Any, Callabl
 
 
 class _Frame:
-    """A square around nearly all points: half a percent may be beyond each side of a set of them."""
+    """A square around nearly all points: up to half a percent of each set lies beyond each side."""
 
     def __init__(self, *sets: Floats) -> None:
         lows = [np.quantile(points, 0.005, axis=0, method="lower") for points in sets]
@@ -282,7 +282,7 @@ def _dots(axis: Any, points: Floats, color: str, name: str) -> None:
 
 
 def _legend(axis: Any) -> None:
-    """Above the axis, where nothing is drawn."""
+    """Put the legend above the axes, where nothing is drawn."""
     axis.legend(
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
@@ -295,7 +295,7 @@ def _legend(axis: Any) -> None:
 
 
 def _bars(axis: Any, values: Floats, color: str) -> int:
-    """Histogram from 0 to a little above nearly all values; how many are beyond."""
+    """Draw a histogram from 0 to a little above nearly all values; return how many lie beyond."""
     top = float(np.quantile(values, 0.995)) * 1.05
     if not top > 0.0:
         top = float(values.max()) or 1.0
@@ -306,7 +306,7 @@ def _bars(axis: Any, values: Floats, color: str) -> int:
 
 
 def _log_ticks(axis: Any, low: float, high: float) -> None:
-    """Ticks that are written out: 1, 2, 5 times powers of ten, or three numbers if there are too few."""
+    """Set ticks without exponents: 1, 2, 5 times powers of ten, or three numbers if those are too few."""
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     ticks = [tick for tick in ticks if low <= tick <= high]

@@ -1,7 +1,7 @@
-"""Parts of a report that are about the queries: how far they moved, which did not, past which neighbours.
+"""The parts of a report about the queries: how far they moved, which did not, and their neighbours.
 
-Distances moved are those of all queries. Neighbours and figures are those of a sample of rows that depends on
-the number of rows alone.
+Distances are those of all queries. Neighbours and figures are those of a sample of rows that depends on the
+number of rows alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROWS_SHOWN, _COLUMNS_SHOWN = 20, 15
 
 
 def sample_rows(rows: int, limit: int) -> Rows:
-    """At most `limit` rows in ascending order: always the same for a number of rows."""
+    """Return at most `limit` rows in ascending order, always the same for one number of rows."""
     if rows <= limit:
         return np.arange(rows)
     return np.sort(np.random.default_rng(0).choice(rows, limit, replace=False))
@@ -91,7 +91,7 @@ def moved_of(
 
 
 def _measure(raw: Points, denoised: Points, moved: NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
-    """Distances of the moved queries, mean |move| in each column, deviation of all raw queries in it."""
+    """Return distances moved, mean |move| in each column, and the deviation of all raw queries in it."""
     m, D = raw.shape
     step = max(1, _BLOCK // D)
     shift = np.asarray(raw[:step], dtype=np.float64).mean(axis=0)
@@ -114,12 +114,12 @@ def _of_deviation(move: float, deviation: float) -> str:
 
 
 def _summary(values: Floats) -> tuple[str, ...]:
-    """Mean, median, 90 %, 99 %, largest."""
+    """Return mean, median, 90 %, 99 % and largest value."""
     figures = (values.mean(), *np.quantile(values, (0.5, 0.9, 0.99)), values.max())
     return tuple(number(figure, 3) for figure in figures)
 
 
-# Those that came back as they were
+# Queries that did not move
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def geometry_of(
     public_points: Points | None,
     centers: Floats | None,
 ) -> Geometry | None:
-    """Local-geometry metrics of moved queries against public points and against released chart centres."""
+    """Return local-geometry metrics of moved queries, against public points and released chart centres."""
     candidates = np.flatnonzero(moved)
     rows = candidates[sample_rows(len(candidates), COMPARED)]
     if not len(rows):
@@ -233,7 +233,7 @@ class Truth:
 
 
 def truth_of(raw: Points, denoised: Points, truth: Points) -> Truth:
-    """Distances to the points that the queries would be without their noise."""
+    """Summarise the distances to the queries without their noise."""
     rows = [
         (name, *_summary(np.linalg.norm(np.asarray(points, dtype=np.float64) - truth, axis=1)))
         for name, points in (("before", raw), ("after", denoised))

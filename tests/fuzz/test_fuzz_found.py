@@ -11,6 +11,7 @@ import pytest
 import dpmd_fast as dp
 from dpmd_fast import Budget, DPManifoldDenoiser, ManifoldDenoiser, metrics
 from dpmd_fast.arguments import shown
+from dpmd_fast.errors import UserError
 from dpmd_fast.models.geometry.anchors import read_moments
 from dpmd_fast.reference import PartialSums, arrow_batches, merge_sums, partial_sums
 from dpmd_fast.reference.tasks import MismatchedSums, SumTask, ValidTask, with_view
@@ -23,7 +24,7 @@ def refused(pattern, call, error=ValueError):
     before = bank().spends()
     with pytest.raises(error, match=pattern) as told:
         call()
-    assert type(told.value) is error
+    assert isinstance(told.value, UserError)
     assert not whispers(str(told.value))
     assert bank().spends() == before
 

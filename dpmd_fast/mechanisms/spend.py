@@ -6,8 +6,8 @@
     prepare          refuse a spend that cannot be paid or records that are not valid; open the noise source
     Mechanism        make the debit before the first pass over the records: run, blocks, release
 
-A release that is refused before its mechanism runs has spent nothing. Without a ledger nothing is debited, and
-the guarantee says that no other release is counted.
+A release that is refused before its mechanism runs has spent nothing. Without a ledger nothing is debited,
+and the guarantee says that no other release is counted.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _raise(error):
 
 _POINTS = np.ones(3)
 GUILTY = {
-    "another error": lambda: _raise(KeyError("x")),
+    "an error that was not meant, of a kind that users do not see": lambda: _raise(KeyError("x")),
     "an error that was not meant": lambda: _raise(ValueError("x = 1: is wrong")),
     "tells a private value": lambda: warnings.warn(f"a record of {CANARY}", stacklevel=1),
     "warns: RuntimeWarning": lambda: np.array([0.0]) / 0.0,

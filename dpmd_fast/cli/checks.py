@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpmd_fast.cli.console import plain
 from dpmd_fast.cli.errors import message_of
-from dpmd_fast.errors import UserOSError, UserRuntimeError, UserValueError
+from dpmd_fast.errors import UserError, UserOSError, UserRuntimeError, UserValueError
 
 if TYPE_CHECKING:
     from dpmd_fast.models.atlas import Atlas
@@ -39,7 +39,7 @@ def rescued(output: str, save: Callable[[str], _T]) -> _T:
     try:
         return save(output)
     except OSError as problem:
-        known = isinstance(problem, UserOSError)
+        known = isinstance(problem, UserError)
         reason = message_of(problem) if known else f"{output} could not be written: {problem.strerror}"
         spare = _spare(os.path.basename(output), save)
     if spare is None:
@@ -107,7 +107,9 @@ def ledger_lines(receipt: Receipt | None) -> list[str]:
     if receipt is None:
         return ["No ledger: the spend is not recorded anywhere."]
     spend = receipt.spend
-    left, total = spend.remaining_mu2 or 0.0, spend.total_mu2 or spend.mu2
+    left, total = spend.remaining_mu2, spend.total_mu2
+    assert left is not None
+    assert total is not None
     return [
         f"{left / total:.1%} of the budget of {spend.dataset!r} is left (mu^2 = {left:.4g} of {total:.4g})."
     ]

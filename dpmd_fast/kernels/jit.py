@@ -130,7 +130,7 @@ def threads(n_threads: int | None = None, chunk: int = 0) -> Iterator[int]:
     `chunk` > 0 makes ``prange`` hand out that many iterations at a time instead of one equal share
     per thread, for loops whose iterations differ widely in cost.
     """
-    _refuse_after_fork()
+    refuse_after_fork()
     count = resolve_threads(n_threads)
     before_threads = numba.get_num_threads()
     before_chunk = numba.get_parallel_chunksize()
@@ -211,7 +211,7 @@ def _blas() -> Any:
     return ThreadpoolController()
 
 
-def _refuse_after_fork() -> None:
+def refuse_after_fork() -> None:
     """Refuse to run in a forked child that GNU OpenMP would abort as it enters a parallel region."""
     global _first_parallel_pid
     pid = os.getpid()

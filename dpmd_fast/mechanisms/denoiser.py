@@ -267,7 +267,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Pay from the ledger; without one, use the single spend that a fit allows."""
         if self.ledger is None:
             self._single_spend.spend(mechanism.guarantee.mu**2)
-        mechanism.charge.debit()
+        mechanism.debit()
         self.guarantee_ = mechanism.guarantee
         self.receipt_ = mechanism.receipt
 

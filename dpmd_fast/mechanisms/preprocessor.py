@@ -235,8 +235,6 @@ def _grid(what: str, low: float, high: float, bins: int, choice: bool | None) ->
 
 def _check_accuracy(n: int, columns: int, budget: Budget, bins: int) -> None:
     """Refuse a budget that would buy little but noise; `n` must be public."""
-    if n == 0:
-        raise UserValueError("reference has 0 sample(s): must have at least 1")
     error = rank_error(n, columns, budget, bins=bins)
     if error > _HOPELESS:
         raise UserValueError(

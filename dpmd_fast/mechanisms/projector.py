@@ -140,7 +140,7 @@ def dp_projector(
         rows=n,
     )
     with mechanism.failing_safely():
-        mechanism.charge.debit()
+        mechanism.debit()
         basis = _noisy_basis(reference, point, h, d, scale, mechanism.entropy)
     return ProjectorRelease(basis @ basis.T, basis, scale, mechanism.guarantee, mechanism.receipt)
 

@@ -4,10 +4,10 @@
     open_records     open the reference, without reading its values
     public_points    check the public points
     prepare          refuse a spend that cannot be paid or records that are not valid; open the noise source
-    Mechanism.run    make the debit, then the first pass over the records
+    Mechanism        make the debit before the first pass over the records: run, blocks, release
 
-A release that is refused before `Mechanism.run` has spent nothing. Without a ledger nothing is debited, and
-the guarantee says that no other release is counted.
+A release that is refused before its mechanism runs has spent nothing. Without a ledger nothing is debited,
+and the guarantee says that no other release is counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from dpmd_fast.arguments import (
     checked_threads,
 )
 from dpmd_fast.columns import is_of, names_of, places_of
-from dpmd_fast.errors import UserValueError
+from dpmd_fast.errors import UserRuntimeError, UserValueError
+from dpmd_fast.kernels.jit import refuse_after_fork
 from dpmd_fast.models.preprocessor import Preprocessor, preprocessed
 from dpmd_fast.privacy.budget import Budget, check_budget
 from dpmd_fast.privacy.entropy import EntropySource, open_source
@@ -194,18 +195,24 @@ class Mechanism:
 
     def with_view(self, view: View) -> Mechanism:
         """Return the same mechanism for records that `view` maps one by one."""
+        assert self.view is None
         return replace(self, view=view)
+
+    def debit(self) -> None:
+        """Make the debit; every pass over the records makes it first, and it is made once."""
+        self.charge.debit()
 
     def run(self, task: SumTask) -> PartialSums:
         """Make the debit, then one pass over the records. The sums are private."""
         assert self.source is not None
-        self.charge.debit()
+        self.debit()
         return self.source.run(task if self.view is None else with_view(task, self.view), self.n_threads)
 
     def blocks(self) -> Iterator[Points]:
         """Make the debit, then read the records. They are private."""
         assert self.source is not None
-        self.charge.debit()
+        assert self.view is None
+        self.debit()
         return self.source.blocks()
 
     def release(self, task: SumTask, lattice: Lattice) -> Floats:
@@ -246,6 +253,10 @@ def prepare(
     stacklevel : int
         Of the warning about a large delta.
     """
+    try:
+        refuse_after_fork()  # a kernel would refuse after the debit
+    except RuntimeError as problem:
+        raise UserRuntimeError(str(problem)) from None
     budget = terms.budget
     charge = Charge(
         terms.account,

@@ -21,7 +21,9 @@ import pytest
 
 import dpmd_fast
 from dpmd_fast import Atlas, Budget, DPManifoldDenoiser, Ledger, release_atlas
+from dpmd_fast.atomic import atomic_write
 from dpmd_fast.cli import commands, main
+from dpmd_fast.cli.checks import rescued
 from dpmd_fast.cli.console import plain
 from dpmd_fast.lab.datasets import circle, distance_to_manifold, simulate
 from dpmd_fast.lab.experiments import registry
@@ -672,3 +674,15 @@ def test_warnings_take_one_line(here, capsys):
     err = capsys.readouterr().err
     assert err.startswith("dpmd-fast: warning: delta = 0.1 is not below 1/n")
     assert err.count("\n") == 1
+
+
+def test_a_paid_result_whose_name_is_taken_meanwhile_is_saved_elsewhere_with_the_reason(tmp_path):
+    def save(path):
+        with atomic_write(path) as partial:
+            Path(partial).write_text("paid for")
+            if Path(path) == tmp_path / "a.dpmd":
+                Path(path).write_text("of somebody else")
+
+    with pytest.raises(OSError, match="got that name since the work began; the budget is spent, so") as told:
+        rescued(str(tmp_path / "a.dpmd"), save)
+    assert Path(str(told.value).rpartition("saved as ")[2]).read_text() == "paid for"

@@ -27,10 +27,8 @@ from pathlib import Path
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from dpmd_fast import BudgetExceeded, Ledger
-from dpmd_fast.cli.errors import _raised_on_purpose
-from dpmd_fast.errors import UserOverflowError
-from dpmd_fast.reference.tasks import MismatchedSums
+from dpmd_fast import Ledger
+from dpmd_fast.errors import UserError
 
 CANARY = 7.77123e-3  # stands in every private reference
 DIGITS = "777123"
@@ -45,22 +43,6 @@ LONGEST = 3000  # characters of a message
 TALLY: Counter[tuple[str, str]] = Counter()  # of families of inputs and what came of them
 FOUND: dict[str, dict[str, str]] = {}  # by test, and by what distinguishes findings
 
-_REFUSALS = {
-    ValueError,
-    TypeError,
-    BudgetExceeded,
-    MismatchedSums,
-    MemoryError,
-    OverflowError,
-    UserOverflowError,
-    TimeoutError,  # of a ledger that SQLite finds locked, which a damaged one may seem
-    FileNotFoundError,
-    FileExistsError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-    OSError,
-}
 _STAYS = "stays spent"
 NO_CHART = "no chart stands out from the noise"  # known only once it has been paid for
 UNREADABLE = "could not be read"  # so is this, where the only pass is the one that has been paid for
@@ -308,9 +290,7 @@ def _check_refusal(error, named, foreign, finding):
         if not isinstance(error, (TypeError, ValueError)):
             raise finding("another error")
     else:
-        if type(error) not in _REFUSALS:
-            raise finding("another error")
-        if not _raised_on_purpose(error):
+        if not isinstance(error, UserError):
             raise finding("an error that was not meant")
     if not text.strip() or "Traceback" in text or len(text) > LONGEST:
         raise finding("a message that does not help", text[:200])

@@ -13,6 +13,7 @@ import dpmd_fast as dp
 from dpmd_fast import Atlas, Budget, Preprocessor, metrics
 from dpmd_fast.models.geometry.layers import Subspace
 from dpmd_fast.privacy.guarantee import certified_guarantee
+from dpmd_fast.reference import preprocessed_records
 from fuzz.harness import CANARY, NO_CHART, bank, folder
 
 BUDGET = Budget(1.0, 1e-6)
@@ -515,8 +516,10 @@ _FREE = (
         for way in ("forward", "inverse")
     ),
     Target(
-        "Preprocessor.records",
-        lambda arguments: Preprocessor((0.0, 1.0), (1.0, 2.0), (False, True)).records(**arguments),
+        "preprocessed_records",
+        lambda arguments: preprocessed_records(
+            Preprocessor((0.0, 1.0), (1.0, 2.0), (False, True)), **arguments
+        ),
         lambda D: {"reference": reference(2), "columns": None},
         ("reference",),
         called={"reference": ("reference", "columns")},

@@ -11,6 +11,7 @@ import pytest
 import dpmd_fast as dp
 from dpmd_fast import Budget, DPManifoldDenoiser, ManifoldDenoiser, metrics
 from dpmd_fast.arguments import shown
+from dpmd_fast.errors import UserError
 from dpmd_fast.models.geometry.anchors import read_moments
 from dpmd_fast.reference import PartialSums, arrow_batches, merge_sums, partial_sums
 from dpmd_fast.reference.tasks import MismatchedSums, SumTask, ValidTask, with_view
@@ -23,7 +24,7 @@ def refused(pattern, call, error=ValueError):
     before = bank().spends()
     with pytest.raises(error, match=pattern) as told:
         call()
-    assert type(told.value) is error
+    assert isinstance(told.value, UserError)
     assert not whispers(str(told.value))
     assert bank().spends() == before
 
@@ -155,7 +156,7 @@ def _raise(error):
 
 _POINTS = np.ones(3)
 GUILTY = {
-    "another error": lambda: _raise(KeyError("x")),
+    "an error that was not meant, of a kind that users do not see": lambda: _raise(KeyError("x")),
     "an error that was not meant": lambda: _raise(ValueError("x = 1: is wrong")),
     "tells a private value": lambda: warnings.warn(f"a record of {CANARY}", stacklevel=1),
     "warns: RuntimeWarning": lambda: np.array([0.0]) / 0.0,

@@ -495,7 +495,7 @@ def refusals():
 def test_refused_before_the_spend(kind, monkeypatch):
     _, reference, locations, changes, pattern = next(case for case in refusals() if case[0] == kind)
     monkeypatch.setattr(dpmd_fast.mechanisms.moments, "noisy_moments", None)
-    monkeypatch.setattr(dpmd_fast.mechanisms.moments, "open_source", None)
+    monkeypatch.setattr("dpmd_fast.mechanisms.spend.open_source", None)
     with pytest.raises(ValueError, match=pattern) as refused:
         release_moments(reference, locations, **{"bandwidth": 0.7, "budget": BUDGET, **changes})
     assert "secret" not in str(refused.value)

@@ -29,6 +29,7 @@ from dpmd_fast.models.preprocessor import Preprocessor
 from dpmd_fast.privacy import noise as mechanism
 from dpmd_fast.privacy.guarantee import certified_guarantee
 from dpmd_fast.privacy.histograms import rank_error
+from dpmd_fast.reference import preprocessed_records
 
 NAMES = ("crp", "sodium", "score")
 PLAIN = Preprocessor((1.0, 140.0, -5.0), (0.5, 3.0, 2.0), (True, False, False))
@@ -106,13 +107,13 @@ def test_a_record_does_not_depend_on_its_company():
     rng = np.random.default_rng(0)
     X = np.exp(3.0 * rng.normal(size=(1003, 5)))
     pre = Preprocessor(np.zeros(5), np.full(5, 0.7), np.ones(5, dtype=bool), clip=50.0)
-    whole = pre.records(X)
-    alone = np.concatenate([pre.records(X[i : i + 1]) for i in range(len(X))])
+    whole = preprocessed_records(pre, X)
+    alone = np.concatenate([preprocessed_records(pre, X[i : i + 1]) for i in range(len(X))])
     assert whole.tobytes() == alone.tobytes()
     for size in (2, 3, 7, 64, 501):
-        parts = np.concatenate([pre.records(X[i : i + size]) for i in range(0, len(X), size)])
+        parts = np.concatenate([preprocessed_records(pre, X[i : i + size]) for i in range(0, len(X), size)])
         assert parts.tobytes() == whole.tobytes()
-    assert pre.records(np.asfortranarray(X)).tobytes() == whole.tobytes()
+    assert preprocessed_records(pre, np.asfortranarray(X)).tobytes() == whole.tobytes()
     assert whole.tobytes() == pre.forward(X).tobytes()
     np.testing.assert_array_equal(whole[:, 0] * 0.7, [0.7 * (math.log(x) / 0.7) for x in X[:, 0]])
 
@@ -150,9 +151,9 @@ def test_columns_of_frames_are_compared():
         with pytest.raises(ValueError, match=r"other columns .* must have 'crp', 'sodium', 'score'"):
             NAMED.forward(other)
         with pytest.raises(ValueError, match=r"^reference has other columns"):
-            NAMED.records(other)
+            preprocessed_records(NAMED, other)
     table = pa.table(dict(zip(NAMES, X.T, strict=True))).append_column("id", pa.array(range(5)))
-    np.testing.assert_array_equal(NAMED.records(table, columns=list(NAMES)), PLAIN.forward(X))
+    np.testing.assert_array_equal(preprocessed_records(NAMED, table, columns=list(NAMES)), PLAIN.forward(X))
 
 
 def test_plain_values_and_equality():
@@ -420,7 +421,7 @@ def test_dropped_values_count_nowhere_and_nothing_is_said():
         assert private_preprocessor(np.concatenate([X, none]), **arguments) == ref
     assert (comp.center[0], comp.scale[0]) == (ref.center[0], ref.scale[0])
     assert comp.center[1] != ref.center[1]  # four values more
-    assert np.isnan(comp.records(none)).any(axis=1).all()
+    assert np.isnan(preprocessed_records(comp, none)).any(axis=1).all()
 
 
 def test_what_the_release_shows_to_be_poor_is_said():
@@ -519,7 +520,7 @@ def same_layers(a, b):
 
 
 def test_an_atlas_of_original_units_is_that_of_preprocessed_ones(atlas):
-    inner = release_atlas(NAMED.records(Y), NAMED.forward(Z), seed=1, **LOOSE)
+    inner = release_atlas(preprocessed_records(NAMED, Y), NAMED.forward(Z), seed=1, **LOOSE)
     assert same_layers(atlas, inner)
     assert atlas.preprocess == NAMED
     assert atlas.column_names == NAMES
@@ -770,11 +771,11 @@ def test_what_an_atlas_refuses(monkeypatch):
 
 def test_arrays_may_be_preprocessed_for_other_releases():
     places = NAMED.forward(Z[:5])
-    release = release_moments(NAMED.records(Y), places, bandwidth=1.0, budget=BUDGET, seed=0)
+    release = release_moments(preprocessed_records(NAMED, Y), places, bandwidth=1.0, budget=BUDGET, seed=0)
     ref = release_moments(DATA.references, DATA.queries[:5], bandwidth=1.0, budget=BUDGET, seed=0)
     np.testing.assert_allclose(release.mass, ref.mass, rtol=1e-6)
-    assert np.isnan(NAMED.records(-Y)[:, 0]).all()
-    assert NAMED.records(Y[:0]).shape == (0, 3)
+    assert np.isnan(preprocessed_records(NAMED, -Y)[:, 0]).all()
+    assert preprocessed_records(NAMED, Y[:0]).shape == (0, 3)
 
 
 def test_plan_takes_original_units():

@@ -44,7 +44,7 @@ class Receipt:
         except (OSError, ValueError) as error:
             raise UserRuntimeError(
                 f"{os.fsdecode(path)} is written, but the ledger could not note it for spend "
-                f"{self.spend.id}: {error}"
+                f"{self.spend.id}: {_reason(error)}"
             ) from error
 
 
@@ -155,9 +155,12 @@ class Charge:
             if self.receipt is None:
                 raise
             spend = self.receipt.spend
-            # the text of an error that is not meant for the user may quote records
-            reason = text_of(error) if isinstance(error, UserError) else type(error).__name__
             raise UserRuntimeError(
                 f"the release failed after its debit, and mu^2 = {spend.mu2:.9g} of data set "
-                f"{spend.dataset!r} stays spent (spend {spend.id}): {reason}"
+                f"{spend.dataset!r} stays spent (spend {spend.id}): {_reason(error)}"
             ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of a `UserError`; of other errors, which may quote records, the kind."""
+    return text_of(error) if isinstance(error, UserError) else type(error).__name__

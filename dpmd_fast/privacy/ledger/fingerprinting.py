@@ -1,4 +1,4 @@
-"""Computes the fingerprint of a private reference, which `privacy` must not import the code to read.
+"""The function that computes the fingerprint of a private reference; `privacy` may not import it.
 
 `dpmd_fast/__init__.py` sets `compute` when the package is imported.
 """

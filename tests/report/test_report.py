@@ -649,7 +649,7 @@ def test_the_template_is_part_of_the_package():
     assert files("dpmd_fast.report").joinpath("templates", "report.html.j2").is_file()
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
     declared = project.split("[tool.setuptools.package-data]")[1].split("[")[1]
-    assert '"templates/*.j2"' in declared
+    assert '"report/templates/*.j2"' in declared
 
 
 @pytest.mark.slow

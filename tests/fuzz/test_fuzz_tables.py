@@ -23,7 +23,7 @@ READERS = {  # entry points that take tables, and the argument that may be one
     "ManifoldDenoiser": "X",
     "private_preprocessor": "reference",
     "Ledger.fingerprint_of": "reference",
-    "Preprocessor.records": "reference",
+    "preprocessed_records": "reference",
     "Preprocessor.from_public": "sample",
     "Preprocessor.forward": "X",
     "Atlas.transform, plain": "Z",

@@ -133,7 +133,7 @@ def move_with_atlas(
     try:
         released = release_atlas(references, queries, bandwidth=bandwidth, dim=dim, budget=budget)
     except UserError as error:
-        if "of the noise" not in str(error):
+        if "from the noise" not in str(error):
             raise
         h = bandwidth if isinstance(bandwidth, float) else math.nan
         return Moved(queries, 0.0, "unconditional", Geometry(h, dim))

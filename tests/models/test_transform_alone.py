@@ -31,7 +31,8 @@ FORBIDDEN = (
     "scipy.optimize",
     "sqlite3",
 )
-WITHOUT_COVERAGE = "import sys; sys.modules['coverage'] = None  # Numba imports it, and with it sqlite3, if it is there"
+# Numba imports coverage where it is installed, and coverage imports sqlite3: neither is our doing
+WITHOUT_COVERAGE = "import sys; sys.modules['coverage'] = None"
 PROGRAM = """
     import sys
     import numpy as np

@@ -27,7 +27,7 @@ from dpmd_fast.kernels.sums.pairs import check_done
 from dpmd_fast.kernels.vector.elementary import fixed_exp
 from dpmd_fast.kernels.vector.integers import pack_truncated, truncated_square
 from dpmd_fast.kernels.vector.lanes import LANES
-from dpmd_fast.kernels.vector.tiles import add_gram, multiply_upper
+from dpmd_fast.kernels.vector.tiles import add_gram, multiply_upper_fixed
 
 _CHUNK = 32  # records whose coordinates in all frames are held at a time
 _PANEL = 32  # vectors of one component that are multiplied in one go
@@ -138,7 +138,8 @@ def _add_rows(log_weights, whitening, c, clipping, Y, first, last, sums):
     K, depth, width = whitening.shape
     D, groups, lead = depth - 1, width // LANES, math.sqrt(c)
     X = np.zeros((_CHUNK, depth))
-    U = np.zeros(K * _CHUNK * width)
+    U = np.zeros((K, _CHUNK, width))
+    flat = U.reshape(-1)
     panel = np.zeros((K, groups, _PANEL, LANES))
     filled = np.zeros(K, np.int64)
     logs, zeros = np.empty((2, K)), np.zeros(width)
@@ -152,10 +153,10 @@ def _add_rows(log_weights, whitening, c, clipping, Y, first, last, sums):
             for d in range(D):
                 X[i, d + 1] = Y[start + i, d]
         for k in range(K):
-            multiply_upper(X, rows, depth, whitening, k * depth * width, U, k * _CHUNK * width, width)
+            multiply_upper_fixed(X, rows, depth, whitening[k], U[k], width, 1)
         for i in range(rows):
-            count, square = _responsibilities(log_weights, U, i, width, c, logs, places, roots)
-            record = U, i, width, lead, places, zeros
+            count, square = _responsibilities(log_weights, flat, i, width, c, logs, places, roots)
+            record = flat, i, width, lead, places, zeros
             if not clip(_measure, record, roots, count, math.sqrt(square), 1.0, clipping, scales, squares):
                 continue
             for j in range(count):
@@ -163,7 +164,7 @@ def _add_rows(log_weights, whitening, c, clipping, Y, first, last, sums):
                 slot = filled[k]
                 at = (k * groups * _PANEL + slot) * LANES
                 u0 = (k * _CHUNK + i) * width
-                pack_truncated(U, u0, zeros, 0, scales[j], panel, at, LANES * _PANEL, groups)
+                pack_truncated(flat, u0, zeros, 0, scales[j], panel, at, LANES * _PANEL, groups)
                 panel[k, group, slot, lane] = math.trunc(scales[j] * lead)
                 filled[k] = slot + 1
                 if slot + 1 == _PANEL:

@@ -28,14 +28,16 @@ class Gaussians(NamedTuple):
     @property
     def whitening(self) -> Floats:
         """Upper triangular W (K, D, D) with W W^T = S^-1: W^T (y - m) has unit covariance."""
-        roots = np.linalg.cholesky(self.covariances)
-        return np.linalg.inv(roots).transpose(0, 2, 1)
+        roots: Floats = np.linalg.cholesky(self.covariances)
+        inverses: Floats = np.linalg.inv(roots).transpose(0, 2, 1)
+        return inverses
 
     @property
     def log_weights(self) -> Floats:
         """Logarithm of weight times density at the mean, up to a constant (K,)."""
         diagonals = np.diagonal(self.whitening, axis1=1, axis2=2)
-        return np.log(self.weights) + np.log(diagonals).sum(axis=1)
+        logs: Floats = np.log(self.weights) + np.log(diagonals).sum(axis=1)
+        return logs
 
 
 class Moments(NamedTuple):
@@ -82,4 +84,6 @@ def floored(matrices: Floats, least: Floats) -> Floats:
 
 
 def symmetric(matrices: Floats) -> Floats:
-    return (matrices + matrices.transpose(0, 2, 1)) / 2.0
+    """Return matrices made symmetric to the last bit."""
+    halves: Floats = (matrices + matrices.transpose(0, 2, 1)) / 2.0
+    return halves

@@ -16,6 +16,7 @@ from dpmd_fast.models.gaussians.tuning import (
     CLIP,
     COMPONENT_SIGNAL,
     FIRST_SHARE,
+    GROWTH,
     HOMOGENEOUS,
     MOST_COMPONENTS,
     ROUNDS,
@@ -54,11 +55,17 @@ def choose_recipe(
     tau = CLIP * (columns + HOMOGENEOUS)
     signal = n * mu / (relative_sensitivity(adjacency) * tau)
     number = ROUNDS if rounds is None else rounds
-    share = (1.0 - FIRST_SHARE) / number
     if components is None:
-        components = max(1, min(MOST_COMPONENTS, int(signal * math.sqrt(share) / COMPONENT_SIGNAL)))
-    shares = (1.0,) if components == 1 else (FIRST_SHARE, *(share,) * number)
+        usual = signal * math.sqrt((1.0 - FIRST_SHARE) / number)  # in a round of the mean share
+        components = max(1, min(MOST_COMPONENTS, int(usual / COMPONENT_SIGNAL)))
+    shares = (1.0,) if components == 1 else (FIRST_SHARE, *growing(1.0 - FIRST_SHARE, number))
     return Recipe(components, shares, tau, signal)
+
+
+def growing(total: float, number: int) -> list[float]:
+    """Return shares that add up to `total`, each larger than the one before."""
+    powers = [GROWTH**i for i in range(number)]
+    return [total * power / sum(powers) for power in powers]
 
 
 def public_normal(columns: int) -> Gaussians:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dpmd_fast.mechanisms.preprocessor import PreprocessWarning, private_preprocessor
     from dpmd_fast.mechanisms.projector import ProjectorRelease, dp_projector
     from dpmd_fast.models.atlas import Atlas
+    from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.models.moments import Release
     from dpmd_fast.models.plan import Plan, plan
     from dpmd_fast.models.preprocessor import Preprocessor
@@ -43,6 +44,7 @@ __all__ = [
     "LargeDeltaWarning",
     "Ledger",
     "ManifoldDenoiser",
+    "Mixture",
     "Plan",
     "PreprocessWarning",
     "Preprocessor",
@@ -67,6 +69,7 @@ _HOMES = {
     "mechanisms.denoiser": ("DPManifoldDenoiser",),
     "mechanisms.moments": ("release_moments",),
     "baselines.manifold_denoiser": ("ManifoldDenoiser", "paper_bandwidth"),
+    "models.mixture": ("Mixture",),
     "models.plan": ("Plan", "plan"),
     "models.preprocessor": ("Preprocessor",),
     "mechanisms.preprocessor": ("PreprocessWarning", "private_preprocessor"),

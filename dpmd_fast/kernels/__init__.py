@@ -7,7 +7,8 @@
 
     vector/        micro-kernels in LLVM, with NumPy twins
       lanes        vectors of four doubles: fixed-order sums, small moves
-      tiles        register tiles: Gram matrices, symmetric products
+      tiles        register tiles: Gram matrices, symmetric products, products in fixed order
+      elementary   exponential and logarithm, with the same bits everywhere
       bits         bit masks of 64 candidates
       gather       neighbours in one leaf: who they are, what they add up to
       integers     vectors truncated to the lattice

@@ -185,6 +185,11 @@ class Preprocessor:
         self._check_positive(name, points)
         return self._clipped(self._scaled(points)).astype(points.dtype, copy=False)
 
+    def forward_block(self, block: Floats, name: str = "X") -> Floats:
+        """Return public numbers in preprocessed units; NaN, a missing value, stays NaN."""
+        self._check_positive(name, block)
+        return self._clipped(self._scaled(block))
+
     def inverse(self, X: Any) -> Points:
         """Return points in original units; float32 stays float32.
 
@@ -216,7 +221,8 @@ class Preprocessor:
         Returns the points in original units, which of them `move` reached, and which were clipped.
 
         A coordinate that `move` does not change keeps its value to the last bit, even beyond the limit. Any
-        other is converted back from its new value: ``forward(moved) = move(forward(points))``.
+        other is converted back from its new value: ``forward(moved) = move(forward(points))``. NaN, a missing
+        value, is handed to `move` as it is.
         """
         self._check_positive(name, points)
         scaled = self._scaled(points)
@@ -224,7 +230,7 @@ class Preprocessor:
         after, reached = move(before)
         with np.errstate(over="ignore"):
             out = np.where(after == before, points, self._original(after))
-        return out, reached, (scaled != before).any(axis=1)
+        return out, reached, (np.abs(scaled) > self.clip).any(axis=1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can hold; `from_dict` makes an equal preprocessor of them."""
@@ -272,7 +278,7 @@ class Preprocessor:
             )
 
     def _check_positive(self, name: str, points: Points) -> None:
-        low = np.flatnonzero(np.array(self.log) & ~(points > 0.0).all(axis=0))
+        low = np.flatnonzero(np.array(self.log) & (points <= 0.0).any(axis=0))
         if len(low):
             raise UserValueError(not_positive(name, [label(self.column_names, place) for place in low]))
 

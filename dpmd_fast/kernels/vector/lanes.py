@@ -54,6 +54,13 @@ def fused(builder, a, b, c):
     return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
 
 
+def fixed_fused(builder, a, b, c):
+    """Emit a b + c, rounded once on every target; `fused` may round twice where there is no instruction."""
+    name = f"llvm.fma.v{LANES}f64"
+    call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), name)
+    return builder.call(call, [a, b, c])
+
+
 def horizontal_sum(builder, vector):
     lanes = [builder.extract_element(vector, ir.Constant(I32, i)) for i in range(LANES)]
     return builder.fadd(builder.fadd(lanes[0], lanes[2]), builder.fadd(lanes[1], lanes[3]))

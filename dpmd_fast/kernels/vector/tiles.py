@@ -8,7 +8,46 @@ from numba import types
 from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, device
-from dpmd_fast.kernels.vector.lanes import I64, LANES, VECTOR, fused, integer, load, pointer_to, splat, store
+from dpmd_fast.kernels.vector.lanes import (
+    I64,
+    LANES,
+    VECTOR,
+    fixed_fused,
+    fused,
+    integer,
+    load,
+    pointer_to,
+    splat,
+    store,
+)
+
+
+def _emit_sums(builder, rows, sa, groups, sb, depth, multiply_add):
+    """Emit sums[i][j] = sum_k rows[i][k sa] groups[j][k sb], one k after the other; return the vectors."""
+    entry = builder.block
+    loop = builder.append_basic_block("tile.loop")
+    body = builder.append_basic_block("tile.body")
+    done = builder.append_basic_block("tile.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    k = builder.phi(I64)
+    k.add_incoming(integer(0), entry)
+    sums = [[builder.phi(VECTOR) for _ in groups] for _ in rows]
+    for row in sums:
+        for cell in row:
+            cell.add_incoming(ir.Constant(VECTOR, [0.0] * LANES), entry)
+    builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
+    builder.position_at_end(body)
+    ka, kb = builder.mul(k, sa), builder.mul(k, sb)
+    right = [load(builder, builder.gep(g, [kb])) for g in groups]
+    for row, cells in zip(rows, sums, strict=True):
+        left = splat(builder, builder.load(builder.gep(row, [ka])))
+        for cell, factor in zip(cells, right, strict=True):
+            cell.add_incoming(multiply_add(builder, left, factor, cell), body)
+    k.add_incoming(builder.add(k, integer(1)), body)
+    builder.branch(loop)
+    builder.position_at_end(done)
+    return sums
 
 
 def _make_tile(n_rows, n_groups, negative):
@@ -29,29 +68,7 @@ def _make_tile(n_rows, n_groups, negative):
             pc = pointer_to(context, builder, signature.args[9], C, c0)
             rows = [builder.gep(pa, [builder.mul(ra, integer(i))]) for i in range(n_rows)]
             groups = [builder.gep(pb, [builder.mul(gb, integer(j))]) for j in range(n_groups)]
-            entry = builder.block
-            loop = builder.append_basic_block("tile.loop")
-            body = builder.append_basic_block("tile.body")
-            done = builder.append_basic_block("tile.done")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            k = builder.phi(I64)
-            k.add_incoming(integer(0), entry)
-            sums = [[builder.phi(VECTOR) for _ in groups] for _ in rows]
-            for row in sums:
-                for cell in row:
-                    cell.add_incoming(ir.Constant(VECTOR, [0.0] * LANES), entry)
-            builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
-            builder.position_at_end(body)
-            ka, kb = builder.mul(k, sa), builder.mul(k, sb)
-            right = [load(builder, builder.gep(g, [kb])) for g in groups]
-            for i, row in enumerate(rows):
-                left = splat(builder, builder.load(builder.gep(row, [ka])))
-                for j in range(n_groups):
-                    sums[i][j].add_incoming(fused(builder, left, right[j], sums[i][j]), body)
-            k.add_incoming(builder.add(k, integer(1)), body)
-            builder.branch(loop)
-            builder.position_at_end(done)
+            sums = _emit_sums(builder, rows, sa, groups, sb, depth, fused)
             for i in range(n_rows):
                 target = builder.gep(pc, [builder.mul(ldc, integer(i))])
                 for j in range(n_groups):
@@ -135,3 +152,91 @@ def multiply_symmetric(Q, rows, C, Z, width):
                     _t11(Q, at, 1, width, C, j, width, LANES, width, Z, at + j, width)
                 j += LANES
         r += 2 if pair else 1
+
+
+def _make_fixed_tile(n_groups, squares):
+    """Return an intrinsic that sets a tile of C to a product, in an order and with roundings that are fixed.
+
+    C[c0 + i ldc + 4j + l] = sum_k A[a0 + i lda + k] B[b0 + k ldb + 4j + l], i < 4, j < n_groups, l < 4; with
+    `squares` it adds the sum over j of the squares of these numbers to C[c0 + i ldc + l] instead.
+    """
+
+    @intrinsic
+    def tile(typingctx, A, a0, lda, B, b0, ldb, depth, C, c0, ldc):
+        i64 = types.int64
+        sig = types.void(A, i64, i64, B, i64, i64, i64, C, i64, i64)
+
+        def codegen(context, builder, signature, args):
+            A, a0, lda, B, b0, ldb, depth, C, c0, ldc = args
+            pa = pointer_to(context, builder, signature.args[0], A, a0)
+            pb = pointer_to(context, builder, signature.args[3], B, b0)
+            pc = pointer_to(context, builder, signature.args[7], C, c0)
+            rows = [builder.gep(pa, [builder.mul(lda, integer(i))]) for i in range(4)]
+            groups = [builder.gep(pb, [integer(LANES * j)]) for j in range(n_groups)]
+            sums = _emit_sums(builder, rows, integer(1), groups, ldb, depth, fixed_fused)
+            for i in range(4):
+                target = builder.gep(pc, [builder.mul(ldc, integer(i))])
+                if squares:
+                    total = load(builder, target)
+                    for cell in sums[i]:
+                        total = fixed_fused(builder, cell, cell, total)
+                    store(builder, total, target)
+                else:
+                    for j, cell in enumerate(sums[i]):
+                        store(builder, cell, builder.gep(target, [integer(LANES * j)]))
+            return context.get_dummy_value()
+
+        return sig, codegen
+
+    def plain_tile(A, a0, lda, B, b0, ldb, depth, C, c0, ldc):
+        a, b, c = A.reshape(-1), B.reshape(-1), C.reshape(-1)
+        rows, columns = np.arange(4)[:, None], np.arange(LANES * n_groups)
+        product = np.zeros((4, LANES * n_groups))
+        for k in range(depth):
+            product += a[a0 + k + rows * lda] * b[b0 + k * ldb + columns]
+        if squares:
+            for j in range(n_groups):
+                c[c0 + rows * ldc + np.arange(LANES)] += product[:, LANES * j : LANES * (j + 1)] ** 2
+        else:
+            c[c0 + rows * ldc + columns] = product
+
+    return plain_tile if JIT_DISABLED else tile
+
+
+_f1, _f2, _f3 = (_make_fixed_tile(j, False) for j in (1, 2, 3))
+_s1, _s2, _s3 = (_make_fixed_tile(j, True) for j in (1, 2, 3))
+
+
+@device
+def multiply_fixed(X, rows, depth, W, U, width):
+    """Set U[:rows, :width] = X[:rows, :depth] W[:depth, :width], each element in one order on every machine.
+
+    An element is a chain of fused multiply-adds from k = 0 to depth - 1: it depends on its row of X and its
+    column of W alone. Rows are taken by fours, so X and U must have room for a multiple of four; `width` is a
+    multiple of four.
+    """
+    multiply_upper_fixed(X, rows, depth, W, U, width, depth)
+
+
+@device
+def multiply_upper_fixed(X, rows, depth, W, U, width, offset):
+    """Do the same where W[k, e] = 0 for k > e + offset, without most of the zeros."""
+    ldx, ldw, ldu = X.shape[1], W.shape[1], U.shape[1]
+    j = 0
+    while j < width:
+        left = width - j
+        if left >= 3 * LANES and left != 4 * LANES:
+            stop = min(depth, j + 3 * LANES + offset)
+            for r in range(0, rows, 4):
+                _f3(X, r * ldx, ldx, W, j, ldw, stop, U, r * ldu + j, ldu)
+            j += 3 * LANES
+        elif left >= 2 * LANES:
+            stop = min(depth, j + 2 * LANES + offset)
+            for r in range(0, rows, 4):
+                _f2(X, r * ldx, ldx, W, j, ldw, stop, U, r * ldu + j, ldu)
+            j += 2 * LANES
+        else:
+            stop = min(depth, j + LANES + offset)
+            for r in range(0, rows, 4):
+                _f1(X, r * ldx, ldx, W, j, ldw, stop, U, r * ldu + j, ldu)
+            j += LANES

@@ -82,7 +82,9 @@ def mixture_of(metadata: Metadata, arrays: Arrays) -> Mixture:
     check_shapes(arrays, metadata["shapes"])
     mixture = Mixture(
         guarantee=guarantee,
-        **arrays,
+        weights=arrays["weights"],
+        means=arrays["means"],
+        covariances=arrays["covariances"],
         signal_to_noise=tuple_of(metadata, "signal_to_noise"),
         spends=spends_of(metadata),
         column_names=names_of(metadata),

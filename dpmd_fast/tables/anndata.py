@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -60,6 +59,8 @@ def denoise_anndata(
         )
     n_threads = checked_threads(n_threads)
     cleaner = cleaner_of(model, noise, on_missing)
+    if not hasattr(model, "guarantee"):
+        raise UserValueError(f"model is a {type(model).__name__}: must be an Atlas or a Mixture")
     name = key_added.removeprefix("X_")
     status_key = f"{name}_status"
     taken = {"obsm": key_added in adata.obsm, "uns": name in adata.uns, "obs": status_key in adata.obs}
@@ -122,7 +123,7 @@ def _record(model: Any, use: str, key_added: str, noise: Any) -> dict[str, Any]:
     if noise is None:
         settings: dict[str, Any] = {"dim": int(model.dim), "bandwidth": float(model.bandwidth)}
     else:
-        own = isinstance(noise, Mapping)  # names of columns may not be keys of a file
+        own = hasattr(noise, "keys")  # by column; names of columns may not be keys of a file
         settings = {
             "components": len(model.weights),
             "noise": np.array([noise[name] for name in model.column_names] if own else noise, np.float64),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dpmd_fast.compilation import warmup
     from dpmd_fast.mechanisms.atlas.release import release_atlas
     from dpmd_fast.mechanisms.denoiser import DPManifoldDenoiser
+    from dpmd_fast.mechanisms.mixture import release_mixture
     from dpmd_fast.mechanisms.moments import release_moments
     from dpmd_fast.mechanisms.preprocessor import PreprocessWarning, private_preprocessor
     from dpmd_fast.mechanisms.projector import ProjectorRelease, dp_projector
@@ -59,6 +60,7 @@ __all__ = [
     "plan",
     "private_preprocessor",
     "release_atlas",
+    "release_mixture",
     "release_moments",
     "warmup",
     "write_report",
@@ -69,6 +71,7 @@ _HOMES = {
     "mechanisms.atlas.release": ("release_atlas",),
     "baselines.gradient_descent": ("DescentResult", "gradient_descent"),
     "mechanisms.denoiser": ("DPManifoldDenoiser",),
+    "mechanisms.mixture": ("release_mixture",),
     "mechanisms.moments": ("release_moments",),
     "baselines.manifold_denoiser": ("ManifoldDenoiser", "paper_bandwidth"),
     "models.load": ("load_model",),

@@ -205,6 +205,13 @@ def checked_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     return value
 
 
+def is_auto(name: str, value: object) -> bool:
+    """Return whether a parameter is "auto"; refuse any other text."""
+    if isinstance(value, str) and value != "auto":
+        raise UserValueError(f"{name} = {shown(value)}: must be a number or 'auto'", argument=name)
+    return isinstance(value, str)
+
+
 def check_enough(name: str, rows: int, dim: int) -> None:
     """Refuse a reference of fewer than dim + 2 points."""
     if rows < dim + 2:

@@ -644,3 +644,50 @@ def feature_moments(features, tau):
         if math.isfinite(norm) and norm > 0.0:
             total += np.outer(f, f) * min(1.0, tau / norm)
     return total
+
+
+# Sums of a mixture
+
+
+def mixture_responsibilities(log_weights, means, whitening, y, exp=math.exp, least=-9.0):
+    """Responsibilities of components, a dictionary from number to r, and coordinates W^T (y - m) in each."""
+    K, D = means.shape
+    coordinates, logs = {}, {}
+    for k in range(K):
+        # in the order of the kernel: what stands for the mean first, then one column after the other
+        u = [-sum(means[k, d] * whitening[k, d, e] for d in range(D)) for e in range(D)]
+        for d in range(D):
+            u = [u[e] + y[d] * whitening[k, d, e] for e in range(D)]
+        coordinates[k] = u
+        logs[k] = log_weights[k] - 0.5 * squared_norm(u)
+    best = max((value for value in logs.values() if value == value), default=-math.inf)
+    if not best > -math.inf:
+        return {}, coordinates
+    sizes = {k: exp(value - best) for k, value in logs.items() if value - best > least}
+    total = 0.0
+    for size in sizes.values():
+        total += size
+    return {k: size / total for k, size in sizes.items()}, coordinates
+
+
+def mixture_sums(log_weights, means, whitening, Y, c, tau, unit, bound, exp=math.exp):
+    """Sums over records of v v^T at each component, in Python's integers (K, D + 1, D + 1).
+
+    Every bit is that of the kernel where products of coordinates are exact and `exp` is the kernel's.
+    """
+    K, D = means.shape
+    sums = np.zeros((K, D + 1, D + 1), dtype=object)
+    lead = math.sqrt(c)
+    for y in Y:
+        shares, coordinates = mixture_responsibilities(log_weights, means, whitening, y, exp)
+        square = sum((r * (squared_norm(coordinates[k]) + c)) ** 2 for k, r in shares.items())
+
+        def features(factor, shares=shares, coordinates=coordinates):
+            scaled = {}
+            for k, r in shares.items():
+                scale = factor * math.sqrt(r)
+                scaled[k] = [*(scale * value for value in coordinates[k]), scale * lead]
+            return scaled
+
+        add_outer_products(sums, clipped_vectors(features, math.sqrt(square), tau, unit, 1.0, bound))
+    return sums

@@ -205,13 +205,24 @@ class Preprocessor:
             raise UserValueError(f"X is beyond the range of {out.dtype} in original units in {labels}")
         return out
 
-    def mapping(self) -> Callable[[Floats], Floats]:
-        """Return the function that maps records where they are; it holds public numbers only."""
-        return dataclasses.replace(self, guarantee=None, receipt=None)._mapped
+    def mapping(self, *, keep_missing: bool = False) -> Callable[[Floats], Floats]:
+        """Return the function that maps records where they are; it holds public numbers only.
+
+        Values that are not valid become NaN, without a message; with `keep_missing` infinite, so that NaN is
+        what was missing.
+        """
+        public = dataclasses.replace(self, guarantee=None, receipt=None)
+        return public._mapped_with_missing if keep_missing else public._mapped
 
     def _mapped(self, block: Floats) -> Floats:
         """Map records to preprocessed units, and values that are not valid to NaN, without a message."""
         return self._clipped(self._scaled(invalid_to_nan(np.array(self.log))(block)))
+
+    def _mapped_with_missing(self, block: Floats) -> Floats:
+        """Map records to preprocessed units; missing values become NaN, those not valid infinite."""
+        out = self._mapped(block)
+        out[np.isnan(out) & ~np.isnan(block)] = np.inf
+        return out
 
     def moved(
         self, points: Floats, move: Callable[[Floats], tuple[Floats, Flags]], name: str = "Z"

@@ -130,7 +130,12 @@ def test_help_has_an_example(capsys, verb):
     assert "Example:" in run(capsys, f"{verb} --help")
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "demo"])
+LONG = {"audit": pytest.mark.slow}  # minutes; tests/lab/test_audit.py runs parts of it
+
+
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=LONG.get(verb, ())) for verb in VERBS if verb != "demo"]
+)
 def test_examples_run_as_written(here, verb):
     if verb in ("fit", "ledger"):
         os.unlink("budget.db")

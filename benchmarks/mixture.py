@@ -133,8 +133,8 @@ def rounds(quick: bool) -> str:
     return (
         "## One round of a mixture\n\n"
         "Exact sums of all components, two threads on every side, the best of several turns. Useful flops: "
-        "n K D^2 for the coordinates in all frames, which are triangular, and (D+1)(D+2) for each component that "
-        "counts.\n\n" + table(columns, rows)
+        "n K D^2 for the coordinates in all frames, which are triangular, and (D+1)(D+2) for each component "
+        "that counts.\n\n" + table(columns, rows)
     )
 
 

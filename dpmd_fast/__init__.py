@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dpmd_fast.mechanisms.preprocessor import PreprocessWarning, private_preprocessor
     from dpmd_fast.mechanisms.projector import ProjectorRelease, dp_projector
     from dpmd_fast.models.atlas import Atlas
+    from dpmd_fast.models.load import load_model
     from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.models.moments import Release
     from dpmd_fast.models.plan import Plan, plan
@@ -54,6 +55,7 @@ __all__ = [
     "dp_projector",
     "empirical_sensitivity",
     "gradient_descent",
+    "load_model",
     "paper_bandwidth",
     "plan",
     "private_preprocessor",
@@ -72,6 +74,7 @@ _HOMES = {
     "mechanisms.mixture": ("release_mixture",),
     "mechanisms.moments": ("release_moments",),
     "baselines.manifold_denoiser": ("ManifoldDenoiser", "paper_bandwidth"),
+    "models.load": ("load_model",),
     "models.mixture": ("Mixture",),
     "models.plan": ("Plan", "plan"),
     "models.preprocessor": ("Preprocessor",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,9 @@ class Atlas:
     receipt : Receipt or None
         The debit that paid for it, if there was a ledger. Not in the file: a loaded atlas has none.
     """
+
+    kind: ClassVar[str] = "atlas"
+    missing: ClassVar[str] = "refuse"  # what becomes of missing values: see `tables.protocol`
 
     guarantee: Guarantee
     layers: tuple[Layer, ...] = field(repr=False)

@@ -36,7 +36,11 @@ Example:
       --ledger budget.db --dataset clinic -o private-scales.json
 """,
 )
-@click.option("--public", metavar="FILE", help="Public points whose medians and MADs to take, of the values that are there; costs nothing.")
+@click.option(
+    "--public",
+    metavar="FILE",
+    help="Public points whose medians and MADs to take, of the values that are there; costs nothing.",
+)
 @click.option("--reference", "references", multiple=True, metavar="FILE", help="Or: the private records.")
 @click.option(
     "--bounds", metavar="FILE.json", help='With --reference: public limits, {"column": [low, high]}.'

@@ -51,6 +51,14 @@ def preprocessed(name: str, points: Any, preprocess: Preprocessor | None) -> Flo
     return np.asarray(preprocess.forward(points, name=name), dtype=np.float64)
 
 
+def units_of(points: Points, names: Sequence[str] | None) -> Preprocessor:
+    """Return the units in which a mixture describes columns: medians and MADs of public points.
+
+    No column is logged, and NaN, missing values, are left out.
+    """
+    return Preprocessor.from_public(points, log=False, column_names=names, missing=True)
+
+
 @dataclass(frozen=True)
 class Preprocessor:
     """Log of some columns, centre and scale of all, clip: ``clip((log x - center) / scale, -c, c)``.
@@ -155,7 +163,9 @@ class Preprocessor:
         there = ~np.isnan(points)
         if not there.any(axis=0).all():
             empty = [label(names, place) for place in np.flatnonzero(~there.any(axis=0))]
-            raise UserValueError(f"sample has no values in {', '.join(empty)}: must have some in every column")
+            raise UserValueError(
+                f"sample has no values in {', '.join(empty)}: must have some in every column"
+            )
         logs, centers, scales = [], [], []
         for place, choice in enumerate(choices):
             column = points[there[:, place], place]

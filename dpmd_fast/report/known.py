@@ -87,11 +87,11 @@ def known_of(whole: Whole, cleaned: Cleaned) -> Known:
         "column",
         "missing",
         "noise",
-        "error bar, measured",
-        "of the noise",
-        "of the spread",
-        "error bar, filled in",
-        "of its spread",
+        "measured: error bar",
+        "over the noise",
+        "over the spread",
+        "filled in: error bar",
+        "over the spread",
     )
     noisy = measured & (cleaned.noise > 0.0)
     raw = float(np.where(noisy, cleaned.noise**2, 0.0).sum())
@@ -100,8 +100,8 @@ def known_of(whole: Whole, cleaned: Cleaned) -> Known:
     sentence = "The noise is 0: measured values stay as they are, and only missing ones are filled in."
     if expected is not None:
         sentence = (
-            f"The mixture expects a mean squared error of {number(expected, 3)} in the measured values, where 1 "
-            "is that of the queries as they came."
+            f"The mixture expects a mean squared error of {number(expected, 3)} in the measured values, "
+            "where 1 is that of the queries as they came."
         )
     if missing:
         sentence += f" {missing:,} values ({percent(missing, m * D)}) were missing and are guesses."
@@ -173,7 +173,8 @@ def _example(whole: Whole, cleaned: Cleaned, row: int) -> Picture:
     D = len(before)
     change = np.where(missing, np.inf, np.abs(after - before))
     columns = np.sort(np.argsort(-change, kind="stable")[:_DRAWN_COLUMNS])
-    caption = f"Row {row}: {int(missing.sum()):,} of {D:,} values were missing. Error bars are one deviation."
+    gone = f"{int(missing.sum()):,} of {D:,} values were missing" if missing.any() else "complete"
+    caption = f"Row {row}: {gone}. Error bars are one standard deviation."
     if len(columns) < D:
         caption += f" The {len(columns)} columns that changed most."
     return row_picture(

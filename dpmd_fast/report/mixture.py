@@ -15,6 +15,7 @@ from dpmd_fast.report.plots import Picture, shortened
 
 COLUMNS_SHOWN = 60  # of a table
 _COMPONENTS_SHOWN = 40
+_ROUNDING = 1e-12  # of correlations: columns that repeat each other
 _TRAITS_SHOWN = 3  # columns in which a component differs most from the whole
 
 
@@ -91,7 +92,7 @@ def components_of(whole: Whole) -> Components:
     order = np.argsort(-mixture.weights, kind="stable")[:_COMPONENTS_SHOWN]
     rows = [
         (
-            f"component {k + 1}",
+            str(k + 1),
             percent(float(mixture.weights[k]), 1.0),
             number(mixture.signal_to_noise[k], 3),
             number(float(np.sqrt(np.trace(mixture.covariances[k]) / np.trace(whole.covariance))), 3),
@@ -99,7 +100,13 @@ def components_of(whole: Whole) -> Components:
         )
         for k in order
     ]
-    header = ("", "weight", "mass over noise", "size, whole = 1", "differs most in, in spreads of the column")
+    header = (
+        "component",
+        "weight",
+        "mass over noise",
+        "size, whole = 1",
+        "differs most in (spreads of the column)",
+    )
     shown = min(D, COLUMNS_SHOWN)
     note = (
         "Mean and spread (standard deviation) of each column in its own unit; of a logged column the "
@@ -119,7 +126,8 @@ def _traits(whole: Whole, component: int) -> str:
 
 def _columns(whole: Whole, shown: int) -> Table:
     correlation = whole.covariance / whole.spread[:, None] / whole.spread
-    alone = 1.0 / np.diagonal(np.linalg.inv(correlation))  # variance that the other columns leave
+    inverse = np.linalg.inv(correlation + _ROUNDING * np.eye(len(correlation)))
+    alone = 1.0 / np.diagonal(inverse)  # variance that the other columns leave
     center = whole.center
     rows = [
         (

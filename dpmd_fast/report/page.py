@@ -377,8 +377,8 @@ def _map_note(m: int, drawn: int, D: int, queries_alone: bool) -> str:
 def _about(units: str) -> str:
     return (
         f"{_PUBLIC} Distances moved are those of all queries. Maps show at most {DRAWN:,} queries, "
-        f"neighbours are those of at most {COMPARED:,} queries among at most {AMONG:,} points: random samples "
-        f"of the rows, always the same for a number of rows.{units}"
+        f"neighbours are those of at most {COMPARED:,} queries among at most {AMONG:,} points: random "
+        f"samples of the rows, always the same for a number of rows.{units}"
     )
 
 

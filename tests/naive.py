@@ -691,3 +691,42 @@ def mixture_sums(log_weights, means, whitening, Y, c, tau, unit, bound, exp=math
 
         add_outer_products(sums, clipped_vectors(features, math.sqrt(square), tau, unit, 1.0, bound))
     return sums
+
+
+# Mixtures of normal distributions
+
+
+def mixture_posterior(weights, means, covariances, noise, z):
+    """Mean, deviations and log density of one point that was seen with noise; NaN where it was not seen."""
+    D = len(z)
+    there = [j for j in range(D) if not math.isnan(z[j])]
+    logs, centers, spreads = [], [], []
+    for weight, m, S in zip(weights, means, covariances, strict=True):
+        A = np.array([[S[i, j] + (noise[i] ** 2 if i == j else 0.0) for j in there] for i in there])
+        A = A.reshape(len(there), len(there))
+        gap = np.array([z[j] - m[j] for j in there])
+        across = np.array([[S[i, j] for j in there] for i in range(D)]).reshape(D, len(there))
+        solved, gain = np.linalg.solve(A, gap), np.linalg.solve(A, across.T).T
+        determinant = np.linalg.slogdet(A)[1] if there else 0.0
+        logs.append(math.log(weight) - 0.5 * float(gap @ solved) - 0.5 * determinant)
+        centers.append(m + across @ solved)
+        spreads.append([S[j, j] - float(gain[j] @ across[j]) for j in range(D)])
+    best = max(logs)
+    shares = [math.exp(value - best) for value in logs]
+    total = sum(shares)
+    mean, variance = np.zeros(D), np.zeros(D)
+    for share, center in zip(shares, centers, strict=True):
+        mean += share / total * center
+    for share, center, spread in zip(shares, centers, spreads, strict=True):
+        for j in range(D):
+            variance[j] += share / total * (max(spread[j], 0.0) + (center[j] - mean[j]) ** 2)
+    density = best + math.log(total) - 0.5 * len(there) * math.log(2.0 * math.pi)
+    return mean, np.sqrt(variance), density if there else 0.0
+
+
+def fill_missing(weights, means, covariances, z):
+    """The point with what is missing replaced by its expectation, unless nothing is there."""
+    if all(math.isnan(value) for value in z):
+        return np.array(z)
+    mean = mixture_posterior(weights, means, covariances, np.zeros(len(z)), z)[0]
+    return np.array([mean[j] if math.isnan(z[j]) else z[j] for j in range(len(z))])

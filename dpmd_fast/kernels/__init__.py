@@ -14,6 +14,15 @@
       integers     vectors truncated to the lattice
       quads        charts, four at a time
         |
+        +-- mixture/       rows under the components of a mixture, block by block
+        |     components   prepared for one noise
+        |     missing      expected values of what is missing
+        |     blocks       rows and what is missing in them
+        |     densities    log densities, shares of the components
+        |     moments      means and deviations
+        |       |
+        |       +-- posterior      clean points given noisy and incomplete ones
+        |
         +-- eigen/         top-d eigenvectors
         |     iteration    from a good start, with a certificate
         |     tridiagonal  of any matrix

@@ -45,7 +45,7 @@ class MixtureCleaner:
 
     @property
     def n_columns(self) -> int:
-        return self.components.means.shape[1]
+        return self.components.n_columns
 
     def move(self, points: Points, n_threads: int | None = None, name: str = "X") -> tuple[Points, Codes]:
         """Return cleaned points, or deviations, in the type of `points`, and a status code for each.

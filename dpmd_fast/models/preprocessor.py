@@ -259,7 +259,8 @@ class Preprocessor:
         after, reached = move(before)
         with np.errstate(over="ignore"):
             out = np.where(after == before, points, self._original(after))
-        return out, reached, (np.abs(scaled) > self.clip).any(axis=1)
+        clipped: Flags = np.any(np.abs(scaled) > self.clip, axis=1)
+        return out, reached, clipped
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can hold; `from_dict` makes an equal preprocessor of them."""

@@ -14,6 +14,7 @@ from dpmd_fast.kernels.vector.lanes import (
     VECTOR,
     fixed_fused,
     fused,
+    horizontal_sum,
     integer,
     load,
     pointer_to,
@@ -22,8 +23,9 @@ from dpmd_fast.kernels.vector.lanes import (
 )
 
 
-def _emit_sums(builder, rows, sa, groups, sb, depth, multiply_add):
-    """Emit sums[i][j] = sum_k rows[i][k sa] groups[j][k sb], one k after the other; return the vectors."""
+def _emit_sums(builder, rows, sa, groups, sb, depth, multiply_add, starts=None):
+    """Emit sums[i][j] = starts[j] + sum_k rows[i][k sa] groups[j][k sb], one k after the other."""
+    zero = ir.Constant(VECTOR, [0.0] * LANES)
     entry = builder.block
     loop = builder.append_basic_block("tile.loop")
     body = builder.append_basic_block("tile.body")
@@ -34,8 +36,8 @@ def _emit_sums(builder, rows, sa, groups, sb, depth, multiply_add):
     k.add_incoming(integer(0), entry)
     sums = [[builder.phi(VECTOR) for _ in groups] for _ in rows]
     for row in sums:
-        for cell in row:
-            cell.add_incoming(ir.Constant(VECTOR, [0.0] * LANES), entry)
+        for cell, start in zip(row, starts or [zero] * len(groups), strict=True):
+            cell.add_incoming(start, entry)
     builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
     builder.position_at_end(body)
     ka, kb = builder.mul(k, sa), builder.mul(k, sb)
@@ -154,11 +156,10 @@ def multiply_symmetric(Q, rows, C, Z, width):
         r += 2 if pair else 1
 
 
-def _make_fixed_tile(n_groups, squares):
+def _make_fixed_tile(n_groups):
     """Return an intrinsic that sets a tile of C to a product, in an order and with roundings that are fixed.
 
-    C[c0 + i ldc + 4j + l] = sum_k A[a0 + i lda + k] B[b0 + k ldb + 4j + l], i < 4, j < n_groups, l < 4; with
-    `squares` it adds the sum over j of the squares of these numbers to C[c0 + i ldc + l] instead.
+    C[c0 + i ldc + 4j + l] = sum_k A[a0 + i lda + k] B[b0 + k ldb + 4j + l], i < 4, j < n_groups, l < 4.
     """
 
     @intrinsic
@@ -176,11 +177,51 @@ def _make_fixed_tile(n_groups, squares):
             sums = _emit_sums(builder, rows, integer(1), groups, ldb, depth, fixed_fused)
             for i in range(4):
                 target = builder.gep(pc, [builder.mul(ldc, integer(i))])
+                for j, cell in enumerate(sums[i]):
+                    store(builder, cell, builder.gep(target, [integer(LANES * j)]))
+            return context.get_dummy_value()
+
+        return sig, codegen
+
+    def plain_tile(A, a0, lda, B, b0, ldb, depth, C, c0, ldc):
+        product = _plain_product(A, a0 + lda * np.arange(4), B, b0, ldb, depth, np.zeros(LANES * n_groups))
+        C.reshape(-1)[c0 + ldc * np.arange(4)[:, None] + np.arange(LANES * n_groups)] = product
+
+    return plain_tile if JIT_DISABLED else tile
+
+
+def _make_row_tile(n_groups, squares):
+    """Return an intrinsic for four rows of A that may lie anywhere, and sums that begin with the vector S.
+
+    With T[i, 4j + l] = S[s0 + 4j + l] + sum_k A[lda rows[r0 + i] + k] B[b0 + k ldb + 4j + l], it sets
+    C[c0 + i ldc + 4j + l] = T[i, 4j + l], or with `squares` C[c0 + i] to the sum of the squares of T[i].
+    """
+
+    @intrinsic
+    def tile(typingctx, A, lda, rows, r0, S, s0, B, b0, ldb, depth, C, c0, ldc):
+        i64 = types.int64
+        sig = types.void(A, i64, rows, i64, S, i64, B, i64, i64, i64, C, i64, i64)
+
+        def codegen(context, builder, signature, args):
+            A, lda, rows, r0, S, s0, B, b0, ldb, depth, C, c0, ldc = args
+            pr = pointer_to(context, builder, signature.args[2], rows, r0)
+            ps = pointer_to(context, builder, signature.args[4], S, s0)
+            pb = pointer_to(context, builder, signature.args[6], B, b0)
+            pc = pointer_to(context, builder, signature.args[10], C, c0)
+            taken = [builder.load(builder.gep(pr, [integer(i)])) for i in range(4)]
+            lines = [
+                pointer_to(context, builder, signature.args[0], A, builder.mul(lda, row)) for row in taken
+            ]
+            groups = [builder.gep(pb, [integer(LANES * j)]) for j in range(n_groups)]
+            starts = [load(builder, builder.gep(ps, [integer(LANES * j)])) for j in range(n_groups)]
+            sums = _emit_sums(builder, lines, integer(1), groups, ldb, depth, fixed_fused, starts)
+            for i in range(4):
+                target = builder.gep(pc, [builder.mul(ldc, integer(i))])
                 if squares:
-                    total = load(builder, target)
-                    for cell in sums[i]:
+                    total = builder.fmul(sums[i][0], sums[i][0])
+                    for cell in sums[i][1:]:
                         total = fixed_fused(builder, cell, cell, total)
-                    store(builder, total, target)
+                    builder.store(horizontal_sum(builder, total), target)
                 else:
                     for j, cell in enumerate(sums[i]):
                         store(builder, cell, builder.gep(target, [integer(LANES * j)]))
@@ -188,23 +229,30 @@ def _make_fixed_tile(n_groups, squares):
 
         return sig, codegen
 
-    def plain_tile(A, a0, lda, B, b0, ldb, depth, C, c0, ldc):
-        a, b, c = A.reshape(-1), B.reshape(-1), C.reshape(-1)
-        rows, columns = np.arange(4)[:, None], np.arange(LANES * n_groups)
-        product = np.zeros((4, LANES * n_groups))
-        for k in range(depth):
-            product += a[a0 + k + rows * lda] * b[b0 + k * ldb + columns]
+    def plain_tile(A, lda, rows, r0, S, s0, B, b0, ldb, depth, C, c0, ldc):
+        width = LANES * n_groups
+        start = S.reshape(-1)[s0 : s0 + width]
+        product = _plain_product(A, lda * rows[r0 : r0 + 4], B, b0, ldb, depth, start)
+        c, targets = C.reshape(-1), c0 + ldc * np.arange(4)
         if squares:
-            for j in range(n_groups):
-                c[c0 + rows * ldc + np.arange(LANES)] += product[:, LANES * j : LANES * (j + 1)] ** 2
+            c[targets] = (product**2).sum(axis=1)
         else:
-            c[c0 + rows * ldc + columns] = product
+            c[targets[:, None] + np.arange(width)] = product
 
     return plain_tile if JIT_DISABLED else tile
 
 
-_f1, _f2, _f3 = (_make_fixed_tile(j, False) for j in (1, 2, 3))
-_s1, _s2, _s3 = (_make_fixed_tile(j, True) for j in (1, 2, 3))
+def _plain_product(A, lines, B, b0, ldb, depth, start):
+    a, b = A.reshape(-1), B.reshape(-1)
+    total = np.tile(start, (len(lines), 1))
+    for k in range(depth):
+        total += a[lines + k][:, None] * b[b0 + k * ldb + np.arange(len(start))]
+    return total
+
+
+_f1, _f2, _f3 = (_make_fixed_tile(j) for j in (1, 2, 3))
+_r1, _r2, _r3 = (_make_row_tile(j, False) for j in (1, 2, 3))
+_s1, _s2, _s3 = (_make_row_tile(j, True) for j in (1, 2, 3))
 
 
 @device
@@ -240,3 +288,53 @@ def multiply_upper_fixed(X, rows, depth, W, U, width, offset):
             for r in range(0, rows, 4):
                 _f1(X, r * ldx, ldx, W, j, ldw, stop, U, r * ldu + j, ldu)
             j += LANES
+
+
+@device(inline=True)
+def affine_rows(X, rows, count, S, s0, W, U):
+    """Set U[i] = S[s0:] + X[rows[i]] W for i < count, each element in one order, as in `multiply_fixed`.
+
+    `rows` and U must have room for a multiple of four; what `rows` holds beyond `count` are rows of X.
+    """
+    depth, width = W.shape
+    ldx = X.shape[1]
+    j = 0
+    while j < width:
+        groups = groups_from(j, width)
+        if groups == 3:
+            for i in range(0, count, 4):
+                _r3(X, ldx, rows, i, S, s0 + j, W, j, width, depth, U, i * width + j, width)
+        elif groups == 2:
+            for i in range(0, count, 4):
+                _r2(X, ldx, rows, i, S, s0 + j, W, j, width, depth, U, i * width + j, width)
+        else:
+            for i in range(0, count, 4):
+                _r1(X, ldx, rows, i, S, s0 + j, W, j, width, depth, U, i * width + j, width)
+        j += groups * LANES
+
+
+@device(inline=True)
+def square_rows(X, rows, count, S, s0, W, j, groups, out, o0):
+    """Set out[o0 + i] to the sum of squares of 4 `groups` elements of S[s0:] + X[rows[i]] W, from element j.
+
+    W is upper triangular, `groups` is 1 to 3, and `rows` and `out` are as in `affine_rows`.
+    """
+    depth, width = W.shape
+    ldx = X.shape[1]
+    stop = min(depth, j + groups * LANES)
+    if groups == 3:
+        for i in range(0, count, 4):
+            _s3(X, ldx, rows, i, S, s0 + j, W, j, width, stop, out, o0 + i, 1)
+    elif groups == 2:
+        for i in range(0, count, 4):
+            _s2(X, ldx, rows, i, S, s0 + j, W, j, width, stop, out, o0 + i, 1)
+    else:
+        for i in range(0, count, 4):
+            _s1(X, ldx, rows, i, S, s0 + j, W, j, width, stop, out, o0 + i, 1)
+
+
+@device(inline=True)
+def groups_from(j, width):
+    """Return how many groups of four columns to take at once from column j: three, but first two by two."""
+    left = (width - j) // LANES
+    return 3 if left % 3 == 0 else min(left, 2)

@@ -126,7 +126,7 @@ def clipped_one_by_one(effort: float) -> Iterator[Finding]:
         ]
         return np.concatenate([values for values, _ in parts]), parts[0][1]
 
-    yield _caught("mixture, responsibilities that do not sum to one", total, *_FAR[:2], effort)
+    yield _caught("mixture, responsibilities that do not sum to one", total, _FAR[0], _FAR[1], effort)
 
 
 def frames_of_the_records(effort: float) -> Iterator[Finding]:

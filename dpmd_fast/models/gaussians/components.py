@@ -28,7 +28,7 @@ class Gaussians(NamedTuple):
     @property
     def whitening(self) -> Floats:
         """Upper triangular W (K, D, D) with W W^T = S^-1: W^T (y - m) has unit covariance."""
-        roots: Floats = np.linalg.cholesky(self.covariances)
+        roots = np.linalg.cholesky(self.covariances)
         inverses: Floats = np.linalg.inv(roots).transpose(0, 2, 1)
         return inverses
 

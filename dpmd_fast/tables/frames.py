@@ -37,6 +37,7 @@ from dpmd_fast.tables.protocol import RowCleaner, called, check_rows, has_deviat
 
 _ROWS = 1 << 16  # read and moved at a time
 _WIDE = np.dtype(np.float64)
+_NO_VALUES = ("null", "null[pyarrow]", "Null")  # types of columns in which every value is missing
 
 Chosen = dict[int, Number]  # position of each column that is cleaned, in the order of the model, and its type
 
@@ -188,8 +189,16 @@ def _transform_reader(cleaner: RowCleaner, reader: Any, n_threads: int | None, r
 
 def _transform_pandas(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
     what, names = called(cleaner), [str(name) for name in frame.columns]
-    chosen = _choose(cleaner, names, list(frame.dtypes), pandas_number_type, what)
-    arrays = [pandas_values(frame.iloc[:, position]) for position in chosen]
+    types = list(frame.dtypes)
+    if cleaner.kind != "atlas":
+        for place in cleaned_places(cleaner, names, what):
+            types[place] = _type_of(frame.iloc[:, place])
+    chosen = _choose(cleaner, names, types, pandas_number_type, what)
+    blank = np.full(len(frame), np.nan)
+    arrays = [
+        blank if str(types[place]) == _NO_VALUES[0] else pandas_values(frame.iloc[:, place])
+        for place in chosen
+    ]
     single = set(chosen.values()) == {np.float32}
     blocks = pandas_blocks(arrays, len(frame), np.dtype(np.float32) if single else _WIDE, _ROWS)
     cleaned = _cleaned(cleaner, blocks, len(frame), chosen, n_threads, what)
@@ -197,6 +206,13 @@ def _transform_pandas(cleaner: RowCleaner, frame: Any, n_threads: int | None) ->
     for position, column in zip(chosen, cleaned.columns, strict=True):
         out.isetitem(position, _as_pandas(column, frame.dtypes.iloc[position]))
     return out, cleaned.codes
+
+
+def _type_of(column: Any) -> Any:
+    """Return the type of a pandas column, "null" for objects that are all missing."""
+    if column.dtype == object and len(column) and column.isna().all():
+        return _NO_VALUES[0]
+    return column.dtype
 
 
 def _as_pandas(column: Points, before: Any) -> Any:
@@ -269,6 +285,8 @@ def _choose(
 ) -> Chosen:
     """Return the columns of a table that are cleaned, or refuse the table."""
     found = {place: number_type(types[place]) for place in cleaned_places(cleaner, names, what)}
+    if cleaner.kind != "atlas":
+        found.update({place: np.float64 for place in found if str(types[place]) in _NO_VALUES})
     chosen = {place: number for place, number in found.items() if number is not None}
     if len(chosen) < len(found):
         others = [f"{names[place]!r} ({types[place]})" for place in found if place not in chosen]

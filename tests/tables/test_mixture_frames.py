@@ -216,6 +216,33 @@ def test_columns_without_any_value(kind):
     np.testing.assert_array_equal(out, MIXTURE.transform(blank, NOISE))
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pandas, nullable"])
+def test_columns_whose_type_is_not_known(kind):
+    """One query without a value: its type is null, and None is an object in pandas."""
+    table = pa.table({"a": [None], "b": [0.5], "c": pa.nulls(1)})
+    assert str(table.schema.field("c").type) == "null"
+    expected = MIXTURE.transform(np.array([[np.nan, 0.5, np.nan]]), NOISE)
+    out = as_arrow(MIXTURE.transform(KINDS[kind](table), NOISE))
+    np.testing.assert_array_equal(numbers(out), expected)
+    assert out.schema.types == [pa.float64()] * 3
+    kept = as_arrow(MIXTURE.transform(KINDS[kind](table), NOISE, on_missing="keep"))
+    np.testing.assert_array_equal(numbers(kept), np.where([[False, True, False]], expected, np.nan))
+    with pytest.raises(ValueError, match="X has missing values in column 'a', column 'c'"):
+        as_arrow(MIXTURE.transform(KINDS[kind](table), NOISE, on_missing="refuse"))
+    with pytest.raises(ValueError, match="not numeric: 'a'"):
+        make_atlas().transform(KINDS[kind](table))
+
+
+def test_objects_of_pandas_are_not_guessed_at():
+    frame = pd.DataFrame({"a": [None, 1.0], "b": [0.0, 0.0], "c": [0.0, 0.0]}).astype({"a": object})
+    with pytest.raises(ValueError, match=r"not numeric: 'a' \(object\)"):
+        MIXTURE.transform(frame, NOISE)
+    frame["a"] = [None, pd.NA]
+    assert MIXTURE.transform(frame, NOISE)["a"].dtype == np.float64
+    with pytest.raises(ValueError, match=r"not numeric: 'a' \(object\)"):
+        MIXTURE.transform(frame.iloc[:0], NOISE)
+
+
 def test_a_column_that_holds_no_null_keeps_its_schema():
     schema = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in NAMES])
     table = pa.Table.from_arrays([pa.array(column) for column in Z.T], schema=schema)

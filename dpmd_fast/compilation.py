@@ -22,6 +22,7 @@ def warmup() -> None:
 def _run_all(rng: np.random.Generator) -> None:
     from dpmd_fast.baselines.gradient_descent import gradient_descent
     from dpmd_fast.baselines.manifold_denoiser import ManifoldDenoiser
+    from dpmd_fast.kernels.posterior import make_components, posterior
     from dpmd_fast.kernels.search.balls import count_neighbors
     from dpmd_fast.kernels.search.index import build_index
     from dpmd_fast.mechanisms.atlas.release import release_atlas
@@ -41,3 +42,6 @@ def _run_all(rng: np.random.Generator) -> None:
         dp_projector(reference, queries[0], 3.0, 1, budget)
         gradient_descent(reference, queries, 3.0, 1, steps=2)
         count_neighbors(build_index(reference, 3.0), queries)
+    components = make_components(np.ones(1), np.zeros((1, 3)), np.eye(3)[None], np.ones(3))
+    for rows in (1, 1000):  # few rows are worked on by one thread
+        posterior(components, np.zeros((rows, 3)), deviations=True)

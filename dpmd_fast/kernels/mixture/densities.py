@@ -139,8 +139,9 @@ def set_shares(logs, best, shares):
             share = 0.0 if low < _DROPPED else share
             shares[k, r] = share
             totals[r] += share
-    for k in range(K):
-        for r in range(n):
-            shares[k, r] /= totals[r]
     for r in range(n):
         best[r] += fixed_log(totals[r])
+        totals[r] = 1.0 / totals[r]
+    for k in range(K):
+        for r in range(n):
+            shares[k, r] *= totals[r]

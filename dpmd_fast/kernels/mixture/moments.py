@@ -10,7 +10,7 @@ from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.mixture.blocks import fill_in
 from dpmd_fast.kernels.mixture.densities import multiply
 from dpmd_fast.kernels.mixture.missing import added_variances, factor_pattern
-from dpmd_fast.kernels.vector.lanes import add_multiple_fixed
+from dpmd_fast.kernels.vector.lanes import add_multiple_fixed, combine_fixed
 
 
 @device
@@ -43,11 +43,17 @@ def set_moments(components, block, shares, pairs, terms, Z, order, means, spread
     D, width = len(components.origin), terms.shape[1]
     n = len(block.counts)
     sums = np.zeros((n, width))
-    for p in range(len(pairs)):
-        k, r = pairs[p, 0], pairs[p, 1]
-        for t in range(block.counts[r]):
-            terms[p, block.columns[r, t]] = block.fills[k, r, t]
-        if shares[k, r] != 0.0:
+    if block.fills.shape[2] > 0:
+        for p in range(len(pairs)):
+            k, r = pairs[p, 0], pairs[p, 1]
+            for t in range(block.counts[r]):
+                terms[p, block.columns[r, t]] = block.fills[k, r, t]
+    if components.direct:  # all pairs are there, one component after the other
+        for r in range(n):
+            combine_fixed(shares, r, n, terms, r * width, n * width, len(shares), sums, r * width, width)
+    else:
+        for p in range(len(pairs)):
+            k, r = pairs[p, 0], pairs[p, 1]
             add_multiple_fixed(shares[k, r], terms, p * width, sums, r * width, width)
     for r in range(n):
         row = order[r]

@@ -135,3 +135,29 @@ def test_fixed_products_have_the_same_bits_on_another_target():
         check=True,
     )
     assert run.stdout.strip() == fixed_digest()
+
+
+@kernel
+def run_rows(X, rows, count, S, s0, W, U, squares):
+    tiles.affine_rows(X, rows, count, S, s0, W, U)
+    j = 0
+    while j < W.shape[1]:
+        groups = tiles.groups_from(j, W.shape[1])
+        tiles.square_rows(X, rows, count, S, s0, W, j, groups, squares[j // 4], 0)
+        j += LANES * groups
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("count", [1, 4, 6])
+def test_products_of_chosen_rows(groups, count):
+    rng = np.random.default_rng(groups)
+    width = LANES * groups
+    X, W = small_integers(rng, 9, width), np.triu(small_integers(rng, width, width))
+    S = small_integers(rng, 2, width)
+    rows = np.array([7, 2, 2, 0, 5, 8, 8, 8])
+    U, squares = np.full((9, width), GUARD), np.zeros((groups, 8))
+    run_rows(X, rows, count, S, width, W, U, squares)
+    ref = S[1] + X[rows] @ W
+    np.testing.assert_array_equal(U[:count], ref[:count])
+    np.testing.assert_array_equal(U[-(-count // 4) * 4 :], GUARD)
+    np.testing.assert_array_equal(squares.sum(axis=0)[:count], (ref**2).sum(axis=1)[:count])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.models.moments import Release
     from dpmd_fast.models.plan import Plan, plan
+    from dpmd_fast.models.plan_mixture import MixturePlan, plan_mixture
     from dpmd_fast.models.preprocessor import Preprocessor
     from dpmd_fast.privacy.budget import Budget, BudgetExceeded
     from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning
@@ -47,6 +48,7 @@ __all__ = [
     "Ledger",
     "ManifoldDenoiser",
     "Mixture",
+    "MixturePlan",
     "Plan",
     "PreprocessWarning",
     "Preprocessor",
@@ -58,6 +60,7 @@ __all__ = [
     "load_model",
     "paper_bandwidth",
     "plan",
+    "plan_mixture",
     "private_preprocessor",
     "release_atlas",
     "release_mixture",
@@ -77,6 +80,7 @@ _HOMES = {
     "models.load": ("load_model",),
     "models.mixture": ("Mixture",),
     "models.plan": ("Plan", "plan"),
+    "models.plan_mixture": ("MixturePlan", "plan_mixture"),
     "models.preprocessor": ("Preprocessor",),
     "mechanisms.preprocessor": ("PreprocessWarning", "private_preprocessor"),
     "privacy.budget": ("Budget", "BudgetExceeded"),

@@ -22,11 +22,11 @@ def warmup() -> None:
 def _run_all(rng: np.random.Generator) -> None:
     from dpmd_fast.baselines.gradient_descent import gradient_descent
     from dpmd_fast.baselines.manifold_denoiser import ManifoldDenoiser
-    from dpmd_fast.kernels.posterior import make_components, posterior
     from dpmd_fast.kernels.search.balls import count_neighbors
     from dpmd_fast.kernels.search.index import build_index
     from dpmd_fast.mechanisms.atlas.release import release_atlas
     from dpmd_fast.mechanisms.denoiser import DPManifoldDenoiser
+    from dpmd_fast.mechanisms.mixture import release_mixture
     from dpmd_fast.mechanisms.projector import dp_projector
     from dpmd_fast.privacy.budget import Budget
 
@@ -42,6 +42,11 @@ def _run_all(rng: np.random.Generator) -> None:
         dp_projector(reference, queries[0], 3.0, 1, budget)
         gradient_descent(reference, queries, 3.0, 1, steps=2)
         count_neighbors(build_index(reference, 3.0), queries)
-    components = make_components(np.ones(1), np.zeros((1, 3)), np.eye(3)[None], np.ones(3))
+    records = rng.normal(size=(1000, 3))
+    records[::7, 1] = np.nan
+    mixture = release_mixture(records, budget=Budget(50.0, 1e-4), components=2, rounds=1)
     for rows in (1, 1000):  # few rows are worked on by one thread
-        posterior(components, np.zeros((rows, 3)), deviations=True)
+        for points in (records[:rows], np.nan_to_num(records[:rows])):
+            mixture.posterior(points, 0.5)
+            mixture.transform(points, 0.5)
+            mixture.score_samples(points)

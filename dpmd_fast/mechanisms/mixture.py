@@ -219,7 +219,7 @@ def _run(mechanism: Mechanism, recipe: Recipe, mu: float, *, fill: bool) -> _Mad
         found = read_moments(mechanism.release(task, lattice), lattice.noise_scale)
         model = in_data_units(model, found)
         signals = tuple((1.0 / found.noise).tolist())
-        what = "all records as one component" if number == 0 else f"round {number} of {recipe.components}"
+        what = f"round {number}, {recipe.components} components" if number else "all records as one component"
         spends.append((what, share * mu**2))
     return _Made(model, signals, spends)
 

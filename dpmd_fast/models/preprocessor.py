@@ -51,6 +51,14 @@ def preprocessed(name: str, points: Any, preprocess: Preprocessor | None) -> Flo
     return np.asarray(preprocess.forward(points, name=name), dtype=np.float64)
 
 
+def units_of(points: Points, names: Sequence[str] | None) -> Preprocessor:
+    """Return the units in which a mixture describes columns: medians and MADs of public points.
+
+    No column is logged, and NaN, missing values, are left out.
+    """
+    return Preprocessor.from_public(points, log=False, column_names=names, missing=True)
+
+
 @dataclass(frozen=True)
 class Preprocessor:
     """Log of some columns, centre and scale of all, clip: ``clip((log x - center) / scale, -c, c)``.
@@ -127,6 +135,7 @@ class Preprocessor:
         clip: float = CLIP,
         skewness: float = SKEWED,
         column_names: Sequence[str] | None = None,
+        missing: bool = False,
     ) -> Preprocessor:
         """Apply the paper's rule to the medians and MADs of a public sample.
 
@@ -141,17 +150,25 @@ class Preprocessor:
         clip, skewness : float
         column_names : sequence of str, optional
             By default those of a DataFrame.
+        missing : bool
+            Whether NaN is a missing value, to be left out; otherwise it is refused.
         """
-        points = np.asarray(checked_points("sample", sample), dtype=np.float64)
+        points = np.asarray(checked_points("sample", sample, missing=missing), dtype=np.float64)
         check_unique("sample", names_of(sample) if column_names is None else None)
         names = names_of(sample) if column_names is None else _items("column_names", column_names)
         if names is not None and len(names) != points.shape[1]:
             raise UserValueError(f"column_names holds {len(names)} name(s): must have {points.shape[1]}")
         skewness = checked("skewness", skewness, below=1.0)
         choices = chosen_logs(log, names, points.shape[1])
-        logs = []
-        scaled = points.copy()
-        for place, (column, choice) in enumerate(zip(points.T, choices, strict=True)):
+        there = ~np.isnan(points)
+        if not there.any(axis=0).all():
+            empty = [label(names, place) for place in np.flatnonzero(~there.any(axis=0))]
+            raise UserValueError(
+                f"sample has no values in {', '.join(empty)}: must have some in every column"
+            )
+        logs, centers, scales = [], [], []
+        for place, choice in enumerate(choices):
+            column = points[there[:, place], place]
             positive = bool((column > 0.0).all())
             if choice and not positive:
                 raise UserValueError(not_positive("sample", [label(names, place)]))
@@ -160,9 +177,10 @@ class Preprocessor:
                 before, after = (np.quantile(values, _DECILES).tolist() for values in (column, logarithms))
                 choice = positive and is_skewed(before, after, skewness)
             logs.append(choice)
-            scaled[:, place] = logarithms if choice else column
-        center = np.median(scaled, axis=0)
-        scale = np.median(np.abs(scaled - center), axis=0)
+            values = logarithms if choice else column
+            centers.append(np.median(values))
+            scales.append(np.median(np.abs(values - centers[-1])))
+        center, scale = np.array(centers), np.array(scales)
         constant = [label(names, place) for place in np.flatnonzero(scale <= SMALLEST_SCALE)]
         if constant:
             raise UserValueError(

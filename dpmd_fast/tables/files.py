@@ -146,7 +146,11 @@ def check_pair(
 
 
 def read_points(
-    path: str | os.PathLike[str], columns: Sequence[str] | None = None, *, most: int | None = None
+    path: str | os.PathLike[str],
+    columns: Sequence[str] | None = None,
+    *,
+    most: int | None = None,
+    missing: bool = False,
 ) -> tuple[Points, tuple[str, ...] | None]:
     """Return the public points of a file and the names of their columns (None for .npy).
 
@@ -158,12 +162,14 @@ def read_points(
         Columns of a table to read; ignored for .npy. By default all, and then all must be numeric.
     most : int, optional
         Return at most this many points, evenly spread over the rows.
+    missing : bool
+        Whether values may be missing: nulls, NaN and the empty cells of a CSV file, which become NaN.
     """
     name = os.fsdecode(path)
     chosen = checked_columns(None if columns is None else list(columns))
     with open_batches(name, numbers=chosen) as incoming:
         if incoming.schema is None:
-            return _checked(name, _gathered((batch for batch, _ in incoming.batches), most)), None
+            return _checked(name, _gathered((batch for batch, _ in incoming.batches), most), missing), None
         names, types = incoming.schema.names, incoming.schema.types
     positions = places_of(chosen, names, name)
     numeric = [column for column, kind in zip(names, types, strict=True) if arrow_number_type(kind)]
@@ -178,7 +184,7 @@ def read_points(
         single = {arrow_number_type(kind) for kind in incoming.schema.types} == {np.float32}
         dtype = np.dtype(np.float32 if single else np.float64)
         blocks = (arrow_block(batch.columns, dtype) for batch, _ in incoming.batches)
-        return _checked(name, _gathered(blocks, most)), tuple(wanted)
+        return _checked(name, _gathered(blocks, most), missing), tuple(wanted)
 
 
 def _rewrite(
@@ -237,10 +243,10 @@ def _gathered(blocks: Iterable[Points], most: int | None) -> list[Points]:
     return kept
 
 
-def _checked(name: str, blocks: list[Points]) -> Points:
+def _checked(name: str, blocks: list[Points], missing: bool) -> Points:
     if not sum(map(len, blocks)):
         raise UserValueError(f"{name} has no rows: must have at least 1")
     points = np.concatenate(blocks)
     points = points if points.dtype in (np.float32, np.float64) else points.astype(np.float64)
-    check_range(name, points)
+    check_range(name, points, missing=missing)
     return points

@@ -351,9 +351,10 @@ def main() -> int:
         return 0
     with open(asked.file, encoding="utf-8") as file:
         before = json.load(file)
-    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    changed = sorted(name for name in before if before[name] != now.get(name))
     for name in changed:
-        print(f"differs: {name}: {before.get(name)} -> {now.get(name)}")
+        print(f"differs: {name}: {before[name]} -> {now.get(name)}")
+    print(f"{len(now.keys() - before.keys())} digests are new")
     print(f"{len(before) - len(changed)} of {len(before)} digests are equal")
     return 1 if changed else 0
 

@@ -14,7 +14,7 @@ from samples import make_atlas, make_mixture
 from dpmd_fast import Preprocessor
 from dpmd_fast.tables import formats
 from dpmd_fast.tables.anndata import denoise_anndata
-from dpmd_fast.tables.files import transform_file
+from dpmd_fast.tables.files import read_points, transform_file
 
 N = 2000
 NAMES = ("a", "b", "c")
@@ -313,3 +313,17 @@ def test_cells_of_an_anndata(tmp_path):
     with pytest.raises(ValueError, match=r"^model is a MixtureCleaner: must be an Atlas or a Mixture"):
         denoise_anndata(MIXTURE.cleaner(NOISE), adata, key_added="X_more")
     assert sorted(adata.obsm) == ["X_dpmd", "X_kept"]
+
+
+def test_points_with_missing_values_are_read(tmp_path):
+    points = np.arange(12.0).reshape(6, 2)
+    points[1, 0] = points[4, 1] = np.nan
+    table = pa.table({name: pa.array(points[:, j], from_pandas=True) for j, name in enumerate("ab")})
+    pq.write_table(table, tmp_path / "a.parquet")
+    pyarrow.csv.write_csv(table, tmp_path / "a.csv")
+    np.save(tmp_path / "a.npy", points)
+    for kind in ("parquet", "csv", "npy"):
+        found, _ = read_points(tmp_path / f"a.{kind}", None if kind == "npy" else ["a", "b"], missing=True)
+        np.testing.assert_array_equal(found, points)
+        with pytest.raises(ValueError, match="contains NaN or infinity"):
+            read_points(tmp_path / f"a.{kind}", None if kind == "npy" else ["a", "b"])

@@ -183,5 +183,5 @@ on_invalid_option = click.option(
     type=click.Choice(["raise", "drop"]),
     default="raise",
     show_default=True,
-    help="What becomes of records with missing, non-finite or huge values.",
+    help="What becomes of records with non-finite or huge values, or missing ones that nothing fills in.",
 )

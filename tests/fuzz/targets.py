@@ -833,7 +833,7 @@ _SCALARS = (
     ),
     Target(
         "Ledger.record_file",
-        lambda arguments: bank().open().record_file(**arguments),
+        lambda arguments: bank().ledger.record_file(**arguments),
         lambda D: {"spend_id": 1, "path": "result.dpmd"},
         (),
         called={"path": ("path", "spend_id")},

@@ -392,6 +392,7 @@ def test_releases_of_an_atlas_reach_their_bounds_and_hold():
     assert found[-1].mu > 0.5 * found[-1].claimed
 
 
+@pytest.mark.slow
 def test_an_atlas_with_one_stream_for_all_rounds_is_caught():
     for found in audit_controls.same_noise_every_round(0.0):
         assert found.contradicted, found

@@ -255,7 +255,12 @@ def quick(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("name", SIMULATED)
+LONG = ("torus", "swiss-roll")  # like the others, and longer
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in SIMULATED]
+)
 def test_quick_runs_make_tables_and_figures(quick, capsys, name):
     folder = quick(name)
     listed = capsys.readouterr().out.split()

@@ -14,6 +14,7 @@ from scipy.stats import binom, binomtest
 from dpmd_fast.lab.audit import atlas as audit_atlas
 from dpmd_fast.lab.audit import cases as audit_cases
 from dpmd_fast.lab.audit import controls as audit_controls
+from dpmd_fast.lab.audit import mixture as audit_mixture
 from dpmd_fast.lab.audit import program
 from dpmd_fast.lab.audit.attacks import (
     Finding,
@@ -390,6 +391,16 @@ def test_releases_of_an_atlas_reach_their_bounds_and_hold():
         assert 0.99 * one.claimed < one.pair <= one.claimed * (1.0 + 1e-9)
     assert math.fsum(one.claimed**2 for one in found[:-1]) == pytest.approx(found[-1].claimed ** 2, rel=1e-6)
     assert found[-1].mu > 0.5 * found[-1].claimed
+
+
+def test_releases_of_a_mixture_hold_and_broken_ones_are_caught():
+    found = list(audit_mixture.pairs(0.01))
+    assert len(found) == 4
+    for one in found:
+        assert not one.contradicted, one
+        assert 0.9 * one.claimed < one.pair <= one.claimed * (1.0 + 1e-9)
+    for control in (audit_mixture.clipped_one_by_one, audit_mixture.frames_of_the_records):
+        assert all(one.contradicted for one in control(0.1))
 
 
 @pytest.mark.slow

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from dpmd_fast.compilation import warmup
     from dpmd_fast.mechanisms.atlas.release import release_atlas
     from dpmd_fast.mechanisms.denoiser import DPManifoldDenoiser
+    from dpmd_fast.mechanisms.mixture import release_mixture
     from dpmd_fast.mechanisms.moments import release_moments
     from dpmd_fast.mechanisms.preprocessor import PreprocessWarning, private_preprocessor
     from dpmd_fast.mechanisms.projector import ProjectorRelease, dp_projector
     from dpmd_fast.models.atlas import Atlas
+    from dpmd_fast.models.load import load_model
+    from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.models.moments import Release
     from dpmd_fast.models.plan import Plan, plan
+    from dpmd_fast.models.plan_mixture import MixturePlan, plan_mixture
     from dpmd_fast.models.preprocessor import Preprocessor
     from dpmd_fast.privacy.budget import Budget, BudgetExceeded
     from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning
@@ -43,6 +47,8 @@ __all__ = [
     "LargeDeltaWarning",
     "Ledger",
     "ManifoldDenoiser",
+    "Mixture",
+    "MixturePlan",
     "Plan",
     "PreprocessWarning",
     "Preprocessor",
@@ -51,10 +57,13 @@ __all__ = [
     "dp_projector",
     "empirical_sensitivity",
     "gradient_descent",
+    "load_model",
     "paper_bandwidth",
     "plan",
+    "plan_mixture",
     "private_preprocessor",
     "release_atlas",
+    "release_mixture",
     "release_moments",
     "warmup",
     "write_report",
@@ -65,9 +74,13 @@ _HOMES = {
     "mechanisms.atlas.release": ("release_atlas",),
     "baselines.gradient_descent": ("DescentResult", "gradient_descent"),
     "mechanisms.denoiser": ("DPManifoldDenoiser",),
+    "mechanisms.mixture": ("release_mixture",),
     "mechanisms.moments": ("release_moments",),
     "baselines.manifold_denoiser": ("ManifoldDenoiser", "paper_bandwidth"),
+    "models.load": ("load_model",),
+    "models.mixture": ("Mixture",),
     "models.plan": ("Plan", "plan"),
+    "models.plan_mixture": ("MixturePlan", "plan_mixture"),
     "models.preprocessor": ("Preprocessor",),
     "mechanisms.preprocessor": ("PreprocessWarning", "private_preprocessor"),
     "privacy.budget": ("Budget", "BudgetExceeded"),

@@ -90,8 +90,11 @@ def checked_integer(name: str, value: object, *, minimum: int = 0, most_bits: in
     return number
 
 
-def checked_points(name: str, values: Any, *, columns: int | None = None) -> Points:
-    """Return `values` as a finite two-dimensional float array (float32 stays float32), or refuse it."""
+def checked_points(name: str, values: Any, *, columns: int | None = None, missing: bool = False) -> Points:
+    """Return `values` as a finite two-dimensional float array (float32 stays float32), or refuse it.
+
+    With `missing`, NaN stands for a missing value and is allowed.
+    """
     array = checked_numbers(name, values)
     if array.ndim != 2:
         hint = ". Reshape your data: one point is one row, values.reshape(1, -1)" if array.ndim == 1 else ""
@@ -107,7 +110,7 @@ def checked_points(name: str, values: Any, *, columns: int | None = None) -> Poi
         )
     if columns is not None and width != columns:
         raise UserValueError(f"{name} has {width} features: must have {columns}, as the reference")
-    check_range(name, array)
+    check_range(name, array, missing=missing)
     return array
 
 
@@ -202,6 +205,13 @@ def checked_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     return value
 
 
+def is_auto(name: str, value: object) -> bool:
+    """Return whether a parameter is "auto"; refuse any other text."""
+    if isinstance(value, str) and value != "auto":
+        raise UserValueError(f"{name} = {shown(value)}: must be a number or 'auto'", argument=name)
+    return isinstance(value, str)
+
+
 def check_enough(name: str, rows: int, dim: int) -> None:
     """Refuse a reference of fewer than dim + 2 points."""
     if rows < dim + 2:
@@ -220,11 +230,15 @@ def check_memory(locations: int, columns: int) -> None:
         ) from None
 
 
-def check_range(name: str, array: Points) -> None:
-    """Refuse NaN, infinities and values whose squares would overflow."""
-    if not np.isfinite(array).all():
+def check_range(name: str, array: Points, *, missing: bool = False) -> None:
+    """Refuse infinities, values whose squares would overflow and, unless they may be `missing`, NaN."""
+    if missing:
+        if np.isinf(array).any():
+            raise UserValueError(f"{name} contains infinity: all values must be finite, or NaN where missing")
+    elif not np.isfinite(array).all():
         raise UserValueError(f"{name} contains NaN or infinity: all values must be finite")
-    if array.size and max(float(array.max()), -float(array.min())) > LARGEST:
+    # fmax and fmin pass over NaN
+    if array.size and max(float(np.fmax.reduce(array, None)), -float(np.fmin.reduce(array, None))) > LARGEST:
         raise UserValueError(
             f"{name} contains values beyond {LARGEST:g}: their squares would overflow; rescale"
         )

@@ -234,11 +234,13 @@ def values(column: Any) -> Points:
     return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def arrow_array(numbers: Points) -> Any:
-    """Return contiguous floats as an Arrow array over the same memory."""
+def arrow_array(numbers: Points, nan_is_null: bool = False) -> Any:
+    """Return contiguous floats as an Arrow array over the same memory, with nulls for NaN if asked."""
     import pyarrow as pa
 
     buffers = [None, pa.py_buffer(numbers)]  # pa.array() would import pandas
+    if nan_is_null and (missing := np.isnan(numbers)).any():
+        buffers[0] = pa.py_buffer(np.packbits(~missing, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), buffers)
 
 

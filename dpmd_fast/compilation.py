@@ -26,6 +26,7 @@ def _run_all(rng: np.random.Generator) -> None:
     from dpmd_fast.kernels.search.index import build_index
     from dpmd_fast.mechanisms.atlas.release import release_atlas
     from dpmd_fast.mechanisms.denoiser import DPManifoldDenoiser
+    from dpmd_fast.mechanisms.mixture import release_mixture
     from dpmd_fast.mechanisms.projector import dp_projector
     from dpmd_fast.privacy.budget import Budget
 
@@ -41,3 +42,11 @@ def _run_all(rng: np.random.Generator) -> None:
         dp_projector(reference, queries[0], 3.0, 1, budget)
         gradient_descent(reference, queries, 3.0, 1, steps=2)
         count_neighbors(build_index(reference, 3.0), queries)
+    records = rng.normal(size=(1000, 3))
+    records[::7, 1] = np.nan
+    mixture = release_mixture(records, budget=Budget(50.0, 1e-4), components=2, rounds=1)
+    for rows in (1, 1000):  # few rows are worked on by one thread
+        for points in (records[:rows], np.nan_to_num(records[:rows])):
+            mixture.posterior(points, 0.5)
+            mixture.transform(points, 0.5)
+            mixture.score_samples(points)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 
 import pytest
 
@@ -24,3 +26,21 @@ def here(files, tmp_path, monkeypatch):
     shutil.copytree(files, folder)
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def spark():
+    """A Spark of two cores on this machine."""
+    if shutil.which("java") is None:
+        pytest.skip("no Java")
+    sql = pytest.importorskip("pyspark.sql")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        sql.SparkSession.builder.master("local[2,3]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()

@@ -25,13 +25,16 @@ from dpmd_fast import (
     Budget,
     DPManifoldDenoiser,
     ManifoldDenoiser,
+    Mixture,
     Preprocessor,
     dp_projector,
     empirical_sensitivity,
     gradient_descent,
     plan,
+    plan_mixture,
     private_preprocessor,
     release_atlas,
+    release_mixture,
     release_moments,
 )
 
@@ -86,10 +89,15 @@ def of_atlas(atlas: Atlas) -> list[Any]:
     return values
 
 
-def of_file(atlas: Atlas) -> bytes:
+def of_mixture(mixture: Mixture) -> list[Any]:
+    values: list[Any] = [mixture.weights, mixture.means, mixture.covariances, list(mixture.signal_to_noise)]
+    return [*values, [mu2 for _, mu2 in mixture.spends], [what for what, _ in mixture.spends]]
+
+
+def of_file(model: Atlas | Mixture) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "a.dpmd")
-        atlas.save(path)
+        model.save(path)
         with open(path, "rb") as file:
             return file.read()
 
@@ -163,6 +171,55 @@ def transforms(name: str, atlas: Atlas) -> dict[str, str]:
             *(s.to_numpy() for s in atlas.transform(pl.from_pandas(frame)).iter_columns())
         ),
     }
+
+
+def clusters(n: int, columns: int, missing: float, seed: int) -> np.ndarray:
+    """Three clusters of correlated columns, some of their values missing."""
+    rng = np.random.default_rng(seed)
+    loadings, means = np.random.default_rng(0).normal(size=(2, columns, 3))
+    points = means.T[rng.integers(0, 3, n)] * 1.5 + rng.normal(size=(n, 3)) @ loadings.T
+    points += 0.3 * rng.normal(size=points.shape)
+    points[rng.random(points.shape) < missing] = np.nan
+    return points
+
+
+def mixtures() -> dict[str, str]:
+    units = np.exp(clusters(500, 5, 0.0, 2))
+    made = {
+        "mixture, D = 4": release_mixture(clusters(20000, 4, 0.0, 1), budget=BUDGET, seed=SEED),
+        "mixture of incomplete records, D = 20": release_mixture(
+            clusters(8000, 20, 0.05, 1), budget=BUDGET, components=3, rounds=2, seed=SEED
+        ),
+        "mixture of one component": release_mixture(
+            clusters(5000, 3, 0.1, 1),
+            budget=BUDGET,
+            components=1,
+            adjacency="add-remove",
+            n_public=5000,
+            on_missing="drop",
+            seed=SEED,
+        ),
+        "mixture with a preprocessor": release_mixture(
+            np.exp(clusters(8000, 5, 0.05, 1)),
+            budget=BUDGET,
+            preprocess=Preprocessor.from_public(units),
+            components=2,
+            seed=SEED,
+        ),
+    }
+    out = {}
+    for name, mixture in made.items():
+        X = clusters(700, mixture.n_columns, 0.1, 3)
+        X = X if mixture.preprocess is None else np.exp(X)
+        out[name] = digest(*of_mixture(mixture))
+        out[f"{name}: file"] = digest(of_file(mixture))
+        out[f"{name}: transform"] = digest(*mixture.transform(X, 0.5, return_status=True))
+        out[f"{name}: one row, one thread"] = digest(mixture.transform(X[5:6], 0.5, 1))
+        out[f"{name}: posterior, float32"] = digest(*mixture.posterior(X.astype(np.float32), 0.2))
+        out[f"{name}: densities"] = digest(mixture.score_samples(X, 0.3), mixture.sample(50, seed=SEED))
+    foreseen = plan_mixture(clusters(300, 6, 0.1, 4), 20000, budget=BUDGET, noise=0.5)
+    out["plan of a mixture"] = digest(*(value for value in vars(foreseen).values()))
+    return out
 
 
 def denoisers() -> dict[str, str]:
@@ -265,6 +322,7 @@ def recorded() -> dict[str, str]:
         denoisers,
         preprocessors,
         plans,
+        mixtures,
         dask_sources,
         parquet,
     ]
@@ -293,9 +351,10 @@ def main() -> int:
         return 0
     with open(asked.file, encoding="utf-8") as file:
         before = json.load(file)
-    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    changed = sorted(name for name in before if before[name] != now.get(name))
     for name in changed:
-        print(f"differs: {name}: {before.get(name)} -> {now.get(name)}")
+        print(f"differs: {name}: {before[name]} -> {now.get(name)}")
+    print(f"{len(now.keys() - before.keys())} digests are new")
     print(f"{len(before) - len(changed)} of {len(before)} digests are equal")
     return 1 if changed else 0
 

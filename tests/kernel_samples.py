@@ -123,3 +123,24 @@ def residual_problem(D, d, K, n, seed=4):
     field = make_field(centers, tangents, masses, h, passes=3)
     Y = rng.uniform(-1.2, 1.2, (n, D))
     return Y, field, make_frames(centers, tangents, h, 1.1 * h, 1), centers, tangents, h
+
+
+def normal_mixture(D, K, seed=0, apart=1.0):
+    """Weights, means and covariances of factor models, and a generator."""
+    rng = np.random.default_rng(seed)
+    roots = rng.standard_normal((K, D, max(1, D // 3)))
+    covariances = roots @ roots.transpose(0, 2, 1) / roots.shape[2] + 0.1 * np.eye(D)
+    weights = rng.uniform(1.0, 3.0, K)
+    return weights / weights.sum(), apart * rng.standard_normal((K, D)), covariances, rng
+
+
+def draw(mixture, n, noise=0.0, missing=0.0):
+    """Noisy points of a `normal_mixture`, with a share of missing values."""
+    weights, means, covariances, rng = mixture
+    which = rng.choice(len(weights), n, p=weights)
+    points = means[which] + noise * rng.standard_normal((n, means.shape[1]))
+    points += np.einsum(
+        "nij,nj->ni", np.linalg.cholesky(covariances)[which], rng.standard_normal(points.shape)
+    )
+    points[rng.random(points.shape) < missing] = np.nan
+    return points

@@ -644,3 +644,89 @@ def feature_moments(features, tau):
         if math.isfinite(norm) and norm > 0.0:
             total += np.outer(f, f) * min(1.0, tau / norm)
     return total
+
+
+# Sums of a mixture
+
+
+def mixture_responsibilities(log_weights, means, whitening, y, exp=math.exp, least=-9.0):
+    """Responsibilities of components, a dictionary from number to r, and coordinates W^T (y - m) in each."""
+    K, D = means.shape
+    coordinates, logs = {}, {}
+    for k in range(K):
+        # in the order of the kernel: what stands for the mean first, then one column after the other
+        u = [-sum(means[k, d] * whitening[k, d, e] for d in range(D)) for e in range(D)]
+        for d in range(D):
+            u = [u[e] + y[d] * whitening[k, d, e] for e in range(D)]
+        coordinates[k] = u
+        logs[k] = log_weights[k] - 0.5 * squared_norm(u)
+    best = max((value for value in logs.values() if value == value), default=-math.inf)
+    if not best > -math.inf:
+        return {}, coordinates
+    sizes = {k: exp(value - best) for k, value in logs.items() if value - best > least}
+    total = 0.0
+    for size in sizes.values():
+        total += size
+    return {k: size / total for k, size in sizes.items()}, coordinates
+
+
+def mixture_sums(log_weights, means, whitening, Y, c, tau, unit, bound, exp=math.exp):
+    """Sums over records of v v^T at each component, in Python's integers (K, D + 1, D + 1).
+
+    Every bit is that of the kernel where products of coordinates are exact and `exp` is the kernel's.
+    """
+    K, D = means.shape
+    sums = np.zeros((K, D + 1, D + 1), dtype=object)
+    lead = math.sqrt(c)
+    for y in Y:
+        shares, coordinates = mixture_responsibilities(log_weights, means, whitening, y, exp)
+        square = sum((r * (squared_norm(coordinates[k]) + c)) ** 2 for k, r in shares.items())
+
+        def features(factor, shares=shares, coordinates=coordinates):
+            scaled = {}
+            for k, r in shares.items():
+                scale = factor * math.sqrt(r)
+                scaled[k] = [*(scale * value for value in coordinates[k]), scale * lead]
+            return scaled
+
+        add_outer_products(sums, clipped_vectors(features, math.sqrt(square), tau, unit, 1.0, bound))
+    return sums
+
+
+# Mixtures of normal distributions
+
+
+def mixture_posterior(weights, means, covariances, noise, z):
+    """Mean, deviations and log density of one point that was seen with noise; NaN where it was not seen."""
+    D = len(z)
+    there = [j for j in range(D) if not math.isnan(z[j])]
+    logs, centers, spreads = [], [], []
+    for weight, m, S in zip(weights, means, covariances, strict=True):
+        A = np.array([[S[i, j] + (noise[i] ** 2 if i == j else 0.0) for j in there] for i in there])
+        A = A.reshape(len(there), len(there))
+        gap = np.array([z[j] - m[j] for j in there])
+        across = np.array([[S[i, j] for j in there] for i in range(D)]).reshape(D, len(there))
+        solved, gain = np.linalg.solve(A, gap), np.linalg.solve(A, across.T).T
+        determinant = np.linalg.slogdet(A)[1] if there else 0.0
+        logs.append(math.log(weight) - 0.5 * float(gap @ solved) - 0.5 * determinant)
+        centers.append(m + across @ solved)
+        spreads.append([S[j, j] - float(gain[j] @ across[j]) for j in range(D)])
+    best = max(logs)
+    shares = [math.exp(value - best) for value in logs]
+    total = sum(shares)
+    mean, variance = np.zeros(D), np.zeros(D)
+    for share, center in zip(shares, centers, strict=True):
+        mean += share / total * center
+    for share, center, spread in zip(shares, centers, spreads, strict=True):
+        for j in range(D):
+            variance[j] += share / total * (max(spread[j], 0.0) + (center[j] - mean[j]) ** 2)
+    density = best + math.log(total) - 0.5 * len(there) * math.log(2.0 * math.pi)
+    return mean, np.sqrt(variance), density if there else 0.0
+
+
+def fill_missing(weights, means, covariances, z):
+    """The point with what is missing replaced by its expectation, unless nothing is there."""
+    if all(math.isnan(value) for value in z):
+        return np.array(z)
+    mean = mixture_posterior(weights, means, covariances, np.zeros(len(z)), z)[0]
+    return np.array([mean[j] if math.isnan(z[j]) else z[j] for j in range(len(z))])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpmd_fast import Atlas, Budget
+from dpmd_fast import Atlas, Budget, Mixture
 from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.privacy.guarantee import certified_guarantee
 
@@ -36,4 +36,25 @@ def make_atlas(column_names=("a", "b", "c"), wide=None):
         signal_to_noise=(100.0,),
         spends=(("round 1", budget.mu**2),),
         column_names=column_names,
+    )
+
+
+def make_mixture(column_names=("a", "b", "c"), components=4, preprocess=None, seed=0):
+    """A mixture of correlated components; with `column_names` None in three columns without names."""
+    rng = np.random.default_rng(seed)
+    K, D = components, 3 if column_names is None else len(column_names)
+    roots = rng.normal(size=(K, D, D)) * 0.4
+    weights = rng.uniform(1.0, 2.0, size=K)
+    budget = Budget(1.0, 1e-6)
+    return Mixture(
+        guarantee=certified_guarantee(
+            budget, mu=budget.mu, adjacency="replace-one", seeded=False, validated=False
+        ),
+        weights=weights / weights.sum(),
+        means=rng.uniform(-2.0, 2.0, size=(K, D)),
+        covariances=roots @ roots.transpose(0, 2, 1) + 0.05 * np.eye(D),
+        signal_to_noise=(50.0,) * K,
+        spends=(("start", 0.25 * budget.mu**2), ("round 1", 0.75 * budget.mu**2)),
+        column_names=column_names,
+        preprocess=preprocess,
     )

@@ -69,6 +69,7 @@ MAY_IMPORT = {
         "models",
         "privacy",
         "report",
+        "status",
         "tables",
     ),
     "cli": ("",),

@@ -63,7 +63,7 @@ class Shell:
 
 @pytest.mark.parametrize(
     ("page", "least"),
-    [("tutorial.md", 15), ("tutorial_dask.md", 6), ("tutorial_spark.md", 7)],
+    [("tutorial.md", 22), ("tutorial_dask.md", 6), ("tutorial_spark.md", 7)],
 )
 def test_the_tutorial_runs_as_written(page, least, tmp_path):
     if "spark" in page and shutil.which("java") is None:

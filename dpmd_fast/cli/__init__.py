@@ -22,8 +22,9 @@ from dpmd_fast.cli.denoise import denoise
 from dpmd_fast.cli.errors import PROGRAM, tell
 from dpmd_fast.cli.lab import audit, demo, experiment, warmup
 from dpmd_fast.cli.ledger import ledger
+from dpmd_fast.cli.plan import plan
 from dpmd_fast.cli.preprocess import preprocess
-from dpmd_fast.cli.release import fit, plan
+from dpmd_fast.cli.release import fit
 from dpmd_fast.cli.report import report
 from dpmd_fast.cli.transform import transform
 

@@ -15,9 +15,11 @@ from dpmd_fast.errors import UserError, UserOSError, UserRuntimeError, UserValue
 
 if TYPE_CHECKING:
     from dpmd_fast.models.atlas import Atlas
+    from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.privacy.ledger.charge import Receipt
 
 _T = TypeVar("_T")
+_WEIGHTS_SHOWN = 8
 
 
 def check_outputs(outputs: Sequence[str | None], force: bool, inputs: Sequence[str | None]) -> None:
@@ -115,27 +117,53 @@ def ledger_lines(receipt: Receipt | None) -> list[str]:
     ]
 
 
-def atlas_facts(atlas: Atlas) -> dict[str, Any]:
-    """Return the public parameters of an atlas, for machines."""
-    facts = {
-        "columns": list(atlas.column_names) if atlas.column_names is not None else None,
-        "n_columns": atlas.n_columns,
-        "dim": atlas.dim,
-        "bandwidth": atlas.bandwidth,
-        "charts": len(atlas.layers[0].masses),
-        "signal_to_noise": atlas.signal_to_noise,
-        "spends": [{"what": what, "mu2": mu2} for what, mu2 in atlas.spends],
-        "guarantee": atlas.guarantee,
+def kind_of(model: Atlas | Mixture) -> str:
+    """Return "atlas" or "mixture"."""
+    from dpmd_fast.models.mixture import Mixture
+
+    return "mixture" if isinstance(model, Mixture) else "atlas"
+
+
+def model_facts(model: Atlas | Mixture) -> dict[str, Any]:
+    """Return the public parameters of a model, for machines."""
+    from dpmd_fast.models.mixture import Mixture
+
+    facts: dict[str, Any] = {
+        "model": kind_of(model),
+        "columns": list(model.column_names) if model.column_names is not None else None,
+        "n_columns": model.n_columns,
+    }
+    if isinstance(model, Mixture):
+        facts |= {"components": len(model.weights), "weights": model.weights.tolist()}
+    else:
+        charts = len(model.layers[0].masses)
+        facts |= {"dim": model.dim, "bandwidth": model.bandwidth, "charts": charts}
+    facts |= {
+        "signal_to_noise": model.signal_to_noise,
+        "spends": [{"what": what, "mu2": mu2} for what, mu2 in model.spends],
+        "guarantee": model.guarantee,
     }
     return {name: plain(value) for name, value in facts.items()}
 
 
-def atlas_rows(atlas: Atlas) -> list[tuple[str, str]]:
-    """Return the public parameters of an atlas, for people."""
-    signals = ", ".join(f"{signal:.3g}" for signal in atlas.signal_to_noise)
+def model_rows(model: Atlas | Mixture) -> list[tuple[str, str]]:
+    """Return the public parameters of a model, for people."""
+    from dpmd_fast.models.mixture import Mixture
+
+    if isinstance(model, Mixture):
+        weights = sorted(model.weights.tolist(), reverse=True)
+        found = model.signal_to_noise
+        more = ", ..." if len(weights) > _WEIGHTS_SHOWN else ""
+        return [
+            ("components", f"{len(weights)} in {model.n_columns} columns"),
+            ("weights", ", ".join(f"{weight:.3g}" for weight in weights[:_WEIGHTS_SHOWN]) + more),
+            ("mass over noise of a component", f"{min(found):.3g} to {max(found):.3g}"),
+            ("releases", str(len(model.spends))),
+        ]
+    signals = ", ".join(f"{signal:.3g}" for signal in model.signal_to_noise)
     return [
-        ("dimension", f"{atlas.dim} in {atlas.n_columns} columns"),
-        ("bandwidth", f"{atlas.bandwidth:.4g}"),
-        ("charts", f"{len(atlas.layers[0].masses):,}"),
+        ("dimension", f"{model.dim} in {model.n_columns} columns"),
+        ("bandwidth", f"{model.bandwidth:.4g}"),
+        ("charts", f"{len(model.layers[0].masses):,}"),
         ("signal to noise of the rounds", signals),
     ]

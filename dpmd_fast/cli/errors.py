@@ -17,6 +17,7 @@ PROGRAM = "dpmd-fast"
 USER, BUG = 2, 1  # exit codes
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OPTIONS = {
+    "deviation_suffix": "--deviations",
     "n": "--reference-rows",
     "n_threads": "--threads",
     "path": "--ledger",
@@ -48,10 +49,11 @@ def message_of(error: BaseException) -> str | None:
 
 
 def _option_named(error: UserError) -> str:
-    """Return the text with the argument that it begins with as an option."""
+    """Return the text with the argument that it begins with as an option; noise['a'] becomes --noise['a']."""
     name, text = error.argument, error.command_line_text
     if name is None or not text.startswith(name):
         return text
+    name = name.partition("[")[0]
     return _OPTIONS.get(name, f"--{name.replace('_', '-')}") + text[len(name) :]
 
 

@@ -36,7 +36,11 @@ Example:
       --ledger budget.db --dataset clinic -o private-scales.json
 """,
 )
-@click.option("--public", metavar="FILE", help="Public points whose medians and MADs to take; costs nothing.")
+@click.option(
+    "--public",
+    metavar="FILE",
+    help="Public points whose medians and MADs to take, of the values that are there; costs nothing.",
+)
 @click.option("--reference", "references", multiple=True, metavar="FILE", help="Or: the private records.")
 @click.option(
     "--bounds", metavar="FILE.json", help='With --reference: public limits, {"column": [low, high]}.'
@@ -122,8 +126,8 @@ def _from_public(path: str, columns: Sequence[str] | None, log: Any, clip: float
     from dpmd_fast.models.preprocessor import Preprocessor
     from dpmd_fast.tables.files import read_points
 
-    points, names = read_points(path, columns)
-    return Preprocessor.from_public(points, log=log, clip=clip, column_names=names)
+    points, names = read_points(path, columns, missing=True)
+    return Preprocessor.from_public(points, log=log, clip=clip, column_names=names, missing=True)
 
 
 def _logs(text: str) -> Any:

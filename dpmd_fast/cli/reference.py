@@ -26,18 +26,24 @@ def check_apart(paths: Sequence[str], public: str, name: str) -> None:
 
 
 def matched(
-    paths: Sequence[str], public: str, name: str, columns: Sequence[str] | None
+    paths: Sequence[str],
+    public: str,
+    name: str,
+    columns: Sequence[str] | None,
+    *,
+    missing: bool = False,
 ) -> tuple[Points, tuple[str, ...] | None]:
     """Return the public points of a file, and the names of the columns to take from the reference.
 
     Columns are those in `columns`, by default all of the public file. An array has no names: then the
-    reference must be an array, too, or `columns` names its columns in the order of the array.
+    reference must be an array, too, or `columns` names its columns in the order of the array. With `missing`,
+    NaN are allowed in the public points.
     """
     from dpmd_fast.tables.files import read_points
 
     check_apart(paths, public, name)
     public_array = public.lower().endswith(".npy")
-    points, names = read_points(public, None if public_array else columns)
+    points, names = read_points(public, None if public_array else columns, missing=missing)
     if paths[0].lower().endswith(".npy"):
         if names is not None:
             raise UserValueError(
@@ -56,10 +62,10 @@ def matched(
     if len(names) != points.shape[1]:
         raise UserValueError(f"--columns: {len(names)} names for {points.shape[1]} columns of {public}")
     there = names_in(paths[0])
-    missing = [] if there is None else [repr(one) for one in names if one not in there]
-    if missing:
+    absent = [] if there is None else [repr(one) for one in names if one not in there]
+    if absent:
         raise UserValueError(
-            f"{paths[0]} lacks column(s) {', '.join(missing[:20])} of {public}: choose columns that both "
+            f"{paths[0]} lacks column(s) {', '.join(absent[:20])} of {public}: choose columns that both "
             "have, with --columns"
         )
     return points, names

@@ -1,4 +1,4 @@
-"""The verb report: one HTML page about an atlas."""
+"""The verb report: one HTML page about a model."""
 
 from __future__ import annotations
 
@@ -6,25 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpmd_fast.cli.checks import check_outputs
+from dpmd_fast.cli.checks import check_outputs, kind_of
 from dpmd_fast.cli.console import answer
+from dpmd_fast.cli.models import check_settings, load_given, model_options, path_of
+from dpmd_fast.cli.noise import noise_of, noise_option
 from dpmd_fast.cli.options import force_option, json_option, threads_option
 
 if TYPE_CHECKING:
     from dpmd_fast.models.atlas import Atlas
+    from dpmd_fast.models.mixture import Mixture
 
 SAMPLE = 20_000  # points that a report looks at
 
 
 @click.command(
-    short_help="Write an HTML page about an atlas.",
+    short_help="Write an HTML page about a model.",
     epilog="""\b
 Example:
-  dpmd-fast report --atlas atlas.dpmd queries.parquet -o report.html
+  dpmd-fast report --model atlas.dpmd queries.parquet -o report.html
+  dpmd-fast report --model mixture.dpmd --noise 0.5 queries.parquet -o mixture.html
 """,
 )
-@click.option("--atlas", "atlas_path", required=True, metavar="FILE.dpmd", help="What fit has written.")
-@click.argument("queries", metavar="QUERIES")
+@model_options
+@click.argument("queries", metavar="[QUERIES]", required=False)
+@noise_option
 @click.option("--ledger", metavar="FILE", help="Show what is left of the budget.")
 @click.option("--dataset", metavar="NAME", help="Name of the reference in the ledger.")
 @click.option("-o", "--output", required=True, metavar="FILE.html", help="The report.")
@@ -32,8 +37,10 @@ Example:
 @threads_option
 @json_option
 def report(
-    atlas_path: str,
-    queries: str,
+    model_path: str | None,
+    atlas_path: str | None,
+    queries: str | None,
+    noises: tuple[str, ...],
     ledger: str | None,
     dataset: str | None,
     output: str,
@@ -41,46 +48,57 @@ def report(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Write one HTML page about an atlas and what it does to the points of a file.
+    """Write one HTML page about a model and what it does to the points of a file.
 
-    A large file is sampled evenly over its rows. Nothing is spent.
+    A large file is sampled evenly over its rows. Of a mixture there is a page without QUERIES as well.
+    Nothing is spent.
     """
-    check_outputs((output,), force, (atlas_path, queries, ledger))
+    check_outputs((output,), force, (path_of(model_path, atlas_path), queries, ledger, *noises))
     if (ledger is None) != (dataset is None):
         raise click.UsageError("--ledger and --dataset: must be given together, or neither")
+    noise = noise_of(noises)
     account: dict[str, Any] = {}
     if ledger is not None and dataset is not None:
         from dpmd_fast.privacy.ledger.ledger import Ledger
 
         account = {"ledger": Ledger(ledger), "dataset": dataset}
-    from dpmd_fast.models.atlas import Atlas
-
-    atlas = Atlas.load(atlas_path)
-    report_on(atlas, queries, output, threads, **account)
-    answer(as_json, {"report": output, "guarantee": atlas.guarantee}, [f"{output}: written"])
+    model = load_given(model_path, atlas_path)
+    if queries is not None:
+        check_settings(model, noise)
+    elif kind_of(model) == "atlas":
+        raise click.UsageError("Missing argument 'QUERIES'.")
+    elif noise is not None:
+        raise click.UsageError("--noise is that of QUERIES: must not be given without them")
+    report_on(model, queries, output, threads, noise, **account)
+    answer(as_json, {"report": output, "guarantee": model.guarantee}, [f"{output}: written"])
 
 
 def report_on(
-    atlas: Atlas,
-    queries: str,
+    model: Atlas | Mixture,
+    queries: str | None,
     path: str,
     threads: int | None,
+    noise: Any = None,
     rows: int | None = None,
     **account: Any,
 ) -> None:
-    """Write a report about an atlas and a sample of the points of a file, evenly spread over its rows."""
+    """Write a report about a model and a sample of the points of a file, evenly spread over its rows."""
+    from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.report.page import write_report
     from dpmd_fast.tables.files import read_points
 
-    points, _ = read_points(queries, atlas.column_names, most=SAMPLE)
-    moved, status = atlas.transform(points, threads, return_status=True)
+    if queries is None:
+        assert isinstance(model, Mixture)
+        write_report(path, mixture=model, **account)
+        return
+    filled = isinstance(model, Mixture)
+    points, _ = read_points(queries, model.column_names, most=SAMPLE, missing=filled)
     looked_at = f"{len(points):,}" if rows is None else f"{len(points):,} of {rows:,}"
+    asked = {"queries": queries, "points looked at": looked_at}
+    if isinstance(model, Mixture):
+        write_report(path, mixture=model, queries=points, noise=noise, parameters=asked, **account)
+        return
+    moved, status = model.transform(points, threads, return_status=True)
     write_report(
-        path,
-        queries=points,
-        denoised=moved,
-        status=status,
-        atlas=atlas,
-        parameters={"queries": queries, "points looked at": looked_at},
-        **account,
+        path, queries=points, denoised=moved, status=status, atlas=model, parameters=asked, **account
     )

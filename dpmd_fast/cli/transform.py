@@ -1,4 +1,4 @@
-"""The verb transform: move the points of a file with an atlas."""
+"""The verb transform: clean the points of a file with a model."""
 
 from __future__ import annotations
 
@@ -7,29 +7,49 @@ from typing import Any
 
 import click
 
-from dpmd_fast.cli.checks import already_written, check_outputs
+from dpmd_fast.cli.checks import already_written, check_outputs, kind_of
 from dpmd_fast.cli.console import answer, progress
+from dpmd_fast.cli.models import check_settings, load_given, model_options, path_of
+from dpmd_fast.cli.noise import noise_of, noise_option
 from dpmd_fast.cli.options import force_option, json_option, report_option, status_option, threads_option
 
 
 @click.command(
-    short_help="Move the points of a file with an atlas.",
+    short_help="Clean the points of a file with a model.",
     epilog="""\b
 Example:
-  dpmd-fast transform --atlas atlas.dpmd queries.parquet -o clean.parquet --status-column status
+  dpmd-fast transform --model atlas.dpmd queries.parquet -o clean.parquet --status-column status
+  dpmd-fast transform --model mixture.dpmd --noise 0.5 queries.parquet -o better.parquet
+  dpmd-fast transform --model mixture.dpmd --noise x=0.2 --noise y=0.1 --deviations _sd queries.parquet \\
+      -o known.parquet
 """,
 )
-@click.option("--atlas", "atlas_path", required=True, metavar="FILE.dpmd", help="What fit has written.")
+@model_options
 @click.argument("queries", metavar="QUERIES")
-@click.option("-o", "--output", required=True, metavar="FILE", help="The points, moved; all else as it was.")
+@noise_option
+@click.option(
+    "--on-missing",
+    type=click.Choice(["fill", "keep", "refuse"]),
+    help="For a mixture: what becomes of missing values.  [default: fill]",
+)
+@click.option(
+    "--deviations",
+    metavar="SUFFIX",
+    help="For a mixture: add a column NAME + SUFFIX with the error bar of each value of column NAME.",
+)
+@click.option("-o", "--output", required=True, metavar="FILE", help="The points, clean; all else as it was.")
 @status_option
 @force_option
 @report_option
 @threads_option
 @json_option
 def transform(
-    atlas_path: str,
+    model_path: str | None,
+    atlas_path: str | None,
     queries: str,
+    noises: tuple[str, ...],
+    on_missing: str | None,
+    deviations: str | None,
     output: str,
     status_column: str | None,
     force: bool,
@@ -37,22 +57,29 @@ def transform(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Move the points of a file toward the manifold; costs no budget and needs no reference.
+    """Clean the points of a file; costs no budget and needs no reference.
+
+    An atlas moves them toward the manifold. A mixture replaces each by what is expected behind its noise, and
+    fills in missing values.
 
     QUERIES and the output are .parquet, .csv or .arrow files, or both .npy. Columns are found by the names
-    that the atlas has; other columns and the metadata are kept. Memory does not grow with the file.
+    that the model has; other columns and the metadata are kept. Memory does not grow with the file.
     """
-    check_outputs((output, report_path), force, (atlas_path, queries))
-    from dpmd_fast.models.atlas import Atlas
+    check_outputs((output, report_path), force, (path_of(model_path, atlas_path), queries, *noises))
+    noise = noise_of(noises)
+    model = load_given(model_path, atlas_path)
+    check_settings(model, noise, **{"--on-missing": on_missing, "--deviations": deviations})
     from dpmd_fast.tables.files import transform_file
 
-    atlas = Atlas.load(atlas_path)
     start = time.perf_counter()
     with progress("transform") as bar:
         made = transform_file(
-            atlas,
+            model,
             queries,
             output,
+            noise=noise,
+            on_missing=on_missing or "fill",
+            deviation_suffix=deviations,
             status_column=status_column,
             overwrite=force,
             n_threads=threads,
@@ -63,14 +90,15 @@ def transform(
         if report_path is not None:
             from dpmd_fast.cli.report import report_on
 
-            report_on(atlas, queries, report_path, threads, made.rows)
+            report_on(model, queries, report_path, threads, noise, made.rows)
         result: dict[str, Any] = {
             "output": made.path,
             "rows": made.rows,
             "status": made.status,
             "seconds": seconds,
             "report": report_path,
-            "guarantee": atlas.guarantee,
+            "model": kind_of(model),
+            "guarantee": model.guarantee,
         }
         counts = ", ".join(f"{number:,} {word}" for word, number in made.status.items()) or "no rows"
-        answer(as_json, result, [f"{made.path}: {counts}", str(atlas.guarantee)])
+        answer(as_json, result, [f"{made.path}: {counts}", str(model.guarantee)])

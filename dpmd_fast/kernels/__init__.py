@@ -7,11 +7,21 @@
 
     vector/        micro-kernels in LLVM, with NumPy twins
       lanes        vectors of four doubles: fixed-order sums, small moves
-      tiles        register tiles: Gram matrices, symmetric products
+      tiles        register tiles: Gram matrices, symmetric products, products in fixed order
+      elementary   exponential and logarithm, with the same bits everywhere
       bits         bit masks of 64 candidates
       gather       neighbours in one leaf: who they are, what they add up to
       integers     vectors truncated to the lattice
       quads        charts, four at a time
+        |
+        +-- mixture/       rows under the components of a mixture, block by block
+        |     components   prepared for one noise
+        |     missing      expected values of what is missing
+        |     blocks       rows and what is missing in them
+        |     densities    log densities, shares of the components
+        |     moments      means and deviations
+        |       |
+        |       +-- posterior      clean points given noisy and incomplete ones
         |
         +-- eigen/         top-d eigenvectors
         |     iteration    from a good start, with a certificate

@@ -130,6 +130,22 @@ def public_points(
     return chosen
 
 
+def public_count(source: ReferenceSource, adjacency: Adjacency, n_public: int | None) -> int:
+    """Return a number of records that may be used for planning."""
+    if n_public is not None:
+        return checked_integer("n_public", n_public, minimum=1)
+    if adjacency == "add-remove":
+        raise UserValueError(
+            "n_public = None: with 'add-remove' the number of records is private; give a guess",
+            argument="n_public",
+        )
+    if source.rows is None:
+        raise UserValueError(
+            "n_public = None: the reference does not know its number of rows; give it", argument="n_public"
+        )
+    return source.rows
+
+
 def check_public(name: str, points: Any, reference: Any) -> None:
     """Refuse public points that are the private reference or overlap it in memory or on disk."""
     if overlaps(reference, points):
@@ -231,6 +247,7 @@ def prepare(
     bound_to: Any = None,
     validate: bool = True,
     advice: str | None = None,
+    missing: bool = False,
     rows: int | None = None,
     stacklevel: int = 4,
 ) -> Mechanism:
@@ -248,6 +265,8 @@ def prepare(
         Whether to check the records under ``on_invalid="raise"``; False if that has been done.
     advice : str, optional
         What to do about invalid records, if not the usual.
+    missing : bool
+        Whether records may have missing values.
     rows : int, optional
         Public number of records; by default that of `source`, if the adjacency makes it public.
     stacklevel : int
@@ -272,7 +291,7 @@ def prepare(
         fingerprint=partial(fingerprint_of, source if bound_to is None else bound_to),
     )
     if source is not None and validate and terms.on_invalid == "raise":
-        check_valid(source, LARGEST, *(() if advice is None else (advice,)))
+        check_valid(source, LARGEST, *(() if advice is None else (advice,)), missing=missing)
     known = source.rows if rows is None and source is not None else rows
     if terms.adjacency == "replace-one" and known is not None:  # else the number of records is private
         warn_large_delta(budget.delta, known, stacklevel=stacklevel)

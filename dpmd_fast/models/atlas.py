@@ -57,6 +57,9 @@ class Atlas:
         The debit that paid for it, if there was a ledger. Not in the file: a loaded atlas has none.
     """
 
+    kind = "atlas"
+    missing = "refuse"  # what becomes of missing values: see `tables.protocol`
+
     guarantee: Guarantee
     layers: tuple[Layer, ...] = field(repr=False)
     subspace: Subspace | None = field(repr=False)

@@ -51,6 +51,14 @@ def preprocessed(name: str, points: Any, preprocess: Preprocessor | None) -> Flo
     return np.asarray(preprocess.forward(points, name=name), dtype=np.float64)
 
 
+def units_of(points: Points, names: Sequence[str] | None) -> Preprocessor:
+    """Return the units in which a mixture describes columns: medians and MADs of public points.
+
+    No column is logged, and NaN, missing values, are left out.
+    """
+    return Preprocessor.from_public(points, log=False, column_names=names, missing=True)
+
+
 @dataclass(frozen=True)
 class Preprocessor:
     """Log of some columns, centre and scale of all, clip: ``clip((log x - center) / scale, -c, c)``.
@@ -127,6 +135,7 @@ class Preprocessor:
         clip: float = CLIP,
         skewness: float = SKEWED,
         column_names: Sequence[str] | None = None,
+        missing: bool = False,
     ) -> Preprocessor:
         """Apply the paper's rule to the medians and MADs of a public sample.
 
@@ -141,17 +150,25 @@ class Preprocessor:
         clip, skewness : float
         column_names : sequence of str, optional
             By default those of a DataFrame.
+        missing : bool
+            Whether NaN is a missing value, to be left out; otherwise it is refused.
         """
-        points = np.asarray(checked_points("sample", sample), dtype=np.float64)
+        points = np.asarray(checked_points("sample", sample, missing=missing), dtype=np.float64)
         check_unique("sample", names_of(sample) if column_names is None else None)
         names = names_of(sample) if column_names is None else _items("column_names", column_names)
         if names is not None and len(names) != points.shape[1]:
             raise UserValueError(f"column_names holds {len(names)} name(s): must have {points.shape[1]}")
         skewness = checked("skewness", skewness, below=1.0)
         choices = chosen_logs(log, names, points.shape[1])
-        logs = []
-        scaled = points.copy()
-        for place, (column, choice) in enumerate(zip(points.T, choices, strict=True)):
+        there = ~np.isnan(points)
+        if not there.any(axis=0).all():
+            empty = [label(names, place) for place in np.flatnonzero(~there.any(axis=0))]
+            raise UserValueError(
+                f"sample has no values in {', '.join(empty)}: must have some in every column"
+            )
+        logs, centers, scales = [], [], []
+        for place, choice in enumerate(choices):
+            column = points[there[:, place], place]
             positive = bool((column > 0.0).all())
             if choice and not positive:
                 raise UserValueError(not_positive("sample", [label(names, place)]))
@@ -160,9 +177,10 @@ class Preprocessor:
                 before, after = (np.quantile(values, _DECILES).tolist() for values in (column, logarithms))
                 choice = positive and is_skewed(before, after, skewness)
             logs.append(choice)
-            scaled[:, place] = logarithms if choice else column
-        center = np.median(scaled, axis=0)
-        scale = np.median(np.abs(scaled - center), axis=0)
+            values = logarithms if choice else column
+            centers.append(np.median(values))
+            scales.append(np.median(np.abs(values - centers[-1])))
+        center, scale = np.array(centers), np.array(scales)
         constant = [label(names, place) for place in np.flatnonzero(scale <= SMALLEST_SCALE)]
         if constant:
             raise UserValueError(
@@ -185,6 +203,11 @@ class Preprocessor:
         self._check_positive(name, points)
         return self._clipped(self._scaled(points)).astype(points.dtype, copy=False)
 
+    def forward_block(self, block: Floats, name: str = "X") -> Floats:
+        """Return public numbers in preprocessed units; NaN, a missing value, stays NaN."""
+        self._check_positive(name, block)
+        return self._clipped(self._scaled(block))
+
     def inverse(self, X: Any) -> Points:
         """Return points in original units; float32 stays float32.
 
@@ -200,13 +223,24 @@ class Preprocessor:
             raise UserValueError(f"X is beyond the range of {out.dtype} in original units in {labels}")
         return out
 
-    def mapping(self) -> Callable[[Floats], Floats]:
-        """Return the function that maps records where they are; it holds public numbers only."""
-        return dataclasses.replace(self, guarantee=None, receipt=None)._mapped
+    def mapping(self, *, keep_missing: bool = False) -> Callable[[Floats], Floats]:
+        """Return the function that maps records where they are; it holds public numbers only.
+
+        Values that are not valid become NaN, without a message; with `keep_missing` infinite, so that NaN is
+        what was missing.
+        """
+        public = dataclasses.replace(self, guarantee=None, receipt=None)
+        return public._mapped_with_missing if keep_missing else public._mapped
 
     def _mapped(self, block: Floats) -> Floats:
         """Map records to preprocessed units, and values that are not valid to NaN, without a message."""
         return self._clipped(self._scaled(invalid_to_nan(np.array(self.log))(block)))
+
+    def _mapped_with_missing(self, block: Floats) -> Floats:
+        """Map records to preprocessed units; missing values become NaN, those not valid infinite."""
+        out = self._mapped(block)
+        out[np.isnan(out) & ~np.isnan(block)] = np.inf
+        return out
 
     def moved(
         self, points: Floats, move: Callable[[Floats], tuple[Floats, Flags]], name: str = "Z"
@@ -216,7 +250,8 @@ class Preprocessor:
         Returns the points in original units, which of them `move` reached, and which were clipped.
 
         A coordinate that `move` does not change keeps its value to the last bit, even beyond the limit. Any
-        other is converted back from its new value: ``forward(moved) = move(forward(points))``.
+        other is converted back from its new value: ``forward(moved) = move(forward(points))``. NaN, a missing
+        value, is handed to `move` as it is.
         """
         self._check_positive(name, points)
         scaled = self._scaled(points)
@@ -224,7 +259,8 @@ class Preprocessor:
         after, reached = move(before)
         with np.errstate(over="ignore"):
             out = np.where(after == before, points, self._original(after))
-        return out, reached, (scaled != before).any(axis=1)
+        clipped: Flags = np.any(np.abs(scaled) > self.clip, axis=1)
+        return out, reached, clipped
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can hold; `from_dict` makes an equal preprocessor of them."""
@@ -272,7 +308,7 @@ class Preprocessor:
             )
 
     def _check_positive(self, name: str, points: Points) -> None:
-        low = np.flatnonzero(np.array(self.log) & ~(points > 0.0).all(axis=0))
+        low = np.flatnonzero(np.array(self.log) & (points <= 0.0).any(axis=0))
         if len(low):
             raise UserValueError(not_positive(name, [label(self.column_names, place) for place in low]))
 

@@ -89,9 +89,13 @@ class SumTask:
 
 @dataclass(frozen=True)
 class ValidTask:
-    """Counts the parts that hold a value which is not finite or exceeds `most` in size."""
+    """Counts the parts that hold a value which is not finite or exceeds `most` in size.
+
+    With `missing`, NaN stands for a missing value and is valid.
+    """
 
     most: float
+    missing: bool = False
     views: tuple[View, ...] = ()
     columns: int | None = None
     version: str = __version__
@@ -102,7 +106,9 @@ class ValidTask:
         for block in blocks:  # always to the end: the time of an early stop would reveal a position
             with np.errstate(all="ignore"):
                 seen = _apply_views(block, self.views, n_threads)
-                if seen.size:  # the comparisons are false for NaN
+                if self.missing:
+                    valid &= not bool((np.abs(seen) > self.most).any())
+                elif seen.size:  # the comparisons are false for NaN
                     valid &= bool(float(seen.min()) >= -self.most and float(seen.max()) <= self.most)
             rows += len(block)
         return PartialSums(np.array([0 if valid else 1]), rows)

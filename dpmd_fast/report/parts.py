@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.models.geometry.tuning import HOMOGENEOUS, OCCUPIED
+from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.privacy.accounting import gdp_mu
 from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.privacy.ledger.ledger import Ledger
@@ -71,8 +72,8 @@ class Account:
     note: str
 
 
-def budgeting(guarantee: Guarantee, atlas: Atlas | None, account: Account | None) -> Budgeting:
-    spends = [] if atlas is None else list(atlas.spends)
+def budgeting(guarantee: Guarantee, model: Atlas | Mixture | None, account: Account | None) -> Budgeting:
+    spends = [] if model is None else list(model.spends)
     spent = max(guarantee.mu**2, math.fsum(mu2 for _, mu2 in spends))
     rest = spent - math.fsum(mu2 for _, mu2 in spends)
     if rest > 1e-6 * spent or not spends:

@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_INK = "#1f2933"
-_MANIFOLD = "#9aa5b1"
-_COLORS = {"raw": "#d64545", "nonprivate": "#3e7cb1", "private": "#2f855a"}
-_LEFT = "#c05621"  # queries that came back unchanged
+INK = "#1f2933"
+GREY = "#9aa5b1"
+COLORS = {"raw": "#d64545", "nonprivate": "#3e7cb1", "private": "#2f855a"}
+ORANGE = "#c05621"  # queries that came back unchanged
 _ROUNDS = ("#2f855a", "#3e7cb1", "#b7791f", "#805ad5")
-_WIDTH = 4.6  # inches, so that letters are readable at the width of a phone
+WIDTH = 4.6  # inches, so that letters are readable at the width of a phone
 _PATHS = 400  # queries whose path is drawn
 _SIGNAL = "signal over noise of a chart, S/s"
 _LETTERS = 28  # of the name of an axis
 
 # A figure in a page must not depend on somebody's matplotlibrc, nor its bytes on the run.
 _STYLE = {
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "font.size": 10.5,
@@ -37,10 +37,10 @@ _STYLE = {
     "legend.fontsize": 9.5,
     "svg.fonttype": "path",
     "svg.hashsalt": "dpmd_fast",
-    "text.color": _INK,
+    "text.color": INK,
     "text.parse_math": False,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 
 
@@ -69,7 +69,7 @@ def plane_of(public: Floats, column_names: Sequence[str] | None = None) -> Plane
     D = public.shape[1]
     if D == 2:
         names = tuple(column_names) if column_names is not None else ("first column", "second column")
-        return Plane(np.zeros(2), np.eye(2), (_short(names[0]), _short(names[1])))
+        return Plane(np.zeros(2), np.eye(2), (shortened(names[0]), shortened(names[1])))
     center = public.mean(axis=0)
     scale = np.abs(public - center).max() or 1.0
     _, values, vectors = np.linalg.svd((public - center) / scale, full_matrices=False)
@@ -87,16 +87,16 @@ def before_and_after(plane: Plane, raw: Floats, denoised: Floats, moved: NDArray
 
     start, end = plane(raw), plane(denoised)
     frame = _Frame(start, end)
-    with _figure(height=_WIDTH) as (figure, done):
+    with new_figure(height=WIDTH) as (figure, done):
         axis = _map_axis(figure, plane, frame)
-        _dots(axis, start, _COLORS["raw"], "queries")
+        _dots(axis, start, COLORS["raw"], "queries")
         first = done("Map of the raw queries", f"Queries as they came.{frame.note(start)}")
-    with _figure(height=_WIDTH) as (figure, done):
+    with new_figure(height=WIDTH) as (figure, done):
         axis = _map_axis(figure, plane, frame)
         some = np.flatnonzero(moved)[:: max(1, -(-int(moved.sum()) // _PATHS))]
         paths = np.stack([start[some], end[some]], axis=1)
-        axis.add_collection(LineCollection(list(paths), colors=_MANIFOLD, linewidths=0.6, rasterized=True))
-        for rows, color, name in ((moved, _COLORS["private"], "moved"), (~moved, _LEFT, "unchanged")):
+        axis.add_collection(LineCollection(list(paths), colors=GREY, linewidths=0.6, rasterized=True))
+        for rows, color, name in ((moved, COLORS["private"], "moved"), (~moved, ORANGE, "unchanged")):
             if rows.any():
                 _dots(axis, end[rows], color, name)
         lines = f" Lines show the paths of {len(some):,} of them." if len(some) else ""
@@ -108,9 +108,9 @@ def chart_map(plane: Plane, raw: Floats, charts: Floats, signals: Floats) -> Pic
     """Draw the charts of an atlas, coloured by signal over noise, over the raw queries."""
     behind, centers = plane(raw), plane(charts)
     frame = _Frame(behind, centers)
-    with _figure(height=5.2) as (figure, done):
+    with new_figure(height=5.2) as (figure, done):
         axis = _map_axis(figure, plane, frame)
-        _dots(axis, behind, _MANIFOLD, "queries")
+        _dots(axis, behind, GREY, "queries")
         shown = axis.scatter(
             *centers.T,
             c=signals,
@@ -124,7 +124,7 @@ def chart_map(plane: Plane, raw: Floats, charts: Floats, signals: Floats) -> Pic
         )
         bar = figure.colorbar(shown, ax=axis, location="bottom", label=_SIGNAL, aspect=35)
         _log_ticks(bar.ax.xaxis, float(signals.min()), float(signals.max()))
-        _legend(axis)
+        put_legend(axis)
         caption = (
             f"The {len(charts):,} charts of round 1 by their signal, and the queries.{frame.note(centers)}"
         )
@@ -133,18 +133,18 @@ def chart_map(plane: Plane, raw: Floats, charts: Floats, signals: Floats) -> Pic
 
 def move_histogram(moves: Floats, bandwidth: float | None) -> Picture:
     """Draw a histogram of the distances moved; `moves` is not empty."""
-    with _figure(height=3.1) as (figure, done):
+    with new_figure(height=3.1) as (figure, done):
         axis = figure.subplots()
-        beyond = _bars(axis, moves, _COLORS["private"])
+        beyond = _bars(axis, moves, COLORS["private"])
         middle = float(np.median(moves))
-        axis.axvline(middle, color=_INK, linewidth=1.2, label=f"median {middle:.4g}")
+        axis.axvline(middle, color=INK, linewidth=1.2, label=f"median {middle:.4g}")
         if bandwidth is not None and bandwidth <= axis.get_xlim()[1]:
             axis.axvline(
-                bandwidth, color=_LEFT, linewidth=1.2, linestyle="--", label=f"bandwidth {bandwidth:.4g}"
+                bandwidth, color=ORANGE, linewidth=1.2, linestyle="--", label=f"bandwidth {bandwidth:.4g}"
             )
         axis.set_xlabel("distance between a query and its result")
         axis.set_ylabel("queries")
-        _legend(axis)
+        put_legend(axis)
         caption = (
             f"How far {len(moves):,} queries moved.{_beyond(beyond, 'moved farther than the axis shows')}"
         )
@@ -153,7 +153,7 @@ def move_histogram(moves: Floats, bandwidth: float | None) -> Picture:
 
 def signal_histogram(signals: Sequence[Floats], needed: float) -> Picture:
     """Draw a histogram of signal over noise of the charts, one for each round."""
-    with _figure(height=3.1) as (figure, done):
+    with new_figure(height=3.1) as (figure, done):
         axis = figure.subplots()
         everything = np.concatenate(list(signals))
         low, high = min(float(everything.min()), needed) / 1.1, float(everything.max()) * 1.1
@@ -170,13 +170,13 @@ def signal_histogram(signals: Sequence[Floats], needed: float) -> Picture:
                 linewidth=1.4,
                 label=f"round {number + 1}",
             )
-        axis.axvline(needed, color=_LEFT, linewidth=1.2, linestyle="--", label=f"least, {needed:g}")
+        axis.axvline(needed, color=ORANGE, linewidth=1.2, linestyle="--", label=f"least, {needed:g}")
         axis.set_xscale("log")
         axis.set_xlim(low, high)
         _log_ticks(axis.xaxis, low, high)
         axis.set_xlabel(_SIGNAL)
         axis.set_ylabel("charts")
-        _legend(axis)
+        put_legend(axis)
         return done(
             "Histogram of signal over noise of the charts",
             f"Signal over noise of {len(everything):,} charts; those below {needed:g} are not used.",
@@ -190,13 +190,13 @@ def denoising_panels(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.7 * len(panels), 4.4), layout="constrained")
-    figure.suptitle(title, color=_INK, fontsize=13)
+    figure.suptitle(title, color=INK, fontsize=13)
     axes: Any = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axis, (name, kind, points, error) in zip(axes, panels, strict=True):
         _panel(axis, manifold, kind, points)
-        axis.set_title(name, color=_INK, fontsize=11)
-        axis.set_xlabel(f"mean distance to the circle {error:.4f}", color=_INK)
-        axis.tick_params(colors=_INK, labelsize=8)
+        axis.set_title(name, color=INK, fontsize=11)
+        axis.set_xlabel(f"mean distance to the circle {error:.4f}", color=INK)
+        axis.tick_params(colors=INK, labelsize=8)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +212,7 @@ def denoising_pictures(manifold: Floats, panels: list[tuple[str, str, Floats, fl
     )
     pictures = []
     for name, kind, points, error in panels:
-        with _figure(height=_WIDTH, width=_WIDTH) as (figure, done):
+        with new_figure(height=WIDTH, width=WIDTH) as (figure, done):
             axis = figure.subplots()
             _panel(axis, manifold, kind, points)
             axis.set_xlim(middle[0] - half, middle[0] + half)
@@ -223,13 +223,13 @@ def denoising_pictures(manifold: Floats, panels: list[tuple[str, str, Floats, fl
 
 
 def _panel(axis: Any, manifold: Floats, kind: str, points: Floats) -> None:
-    axis.plot(*np.vstack([manifold, manifold[:1]]).T, color=_MANIFOLD, linewidth=1.2, zorder=1)
-    axis.scatter(*points.T, s=7, color=_COLORS[kind], alpha=0.65, linewidths=0, zorder=2, rasterized=True)
+    axis.plot(*np.vstack([manifold, manifold[:1]]).T, color=GREY, linewidth=1.2, zorder=1)
+    axis.scatter(*points.T, s=7, color=COLORS[kind], alpha=0.65, linewidths=0, zorder=2, rasterized=True)
     axis.set_aspect("equal")
 
 
 @contextmanager
-def _figure(height: float, width: float = _WIDTH) -> Iterator[tuple[Any, Callable[[str, str], Picture]]]:
+def new_figure(height: float, width: float = WIDTH) -> Iterator[tuple[Any, Callable[[str, str], Picture]]]:
     """Yield a figure, and a function that makes a picture of it from an alternative text and a caption."""
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -278,10 +278,10 @@ def _map_axis(figure: Any, plane: Plane, frame: _Frame) -> Any:
 
 def _dots(axis: Any, points: Floats, color: str, name: str) -> None:
     axis.scatter(*points.T, s=5, color=color, alpha=0.55, linewidths=0, rasterized=True, label=name)
-    _legend(axis)
+    put_legend(axis)
 
 
-def _legend(axis: Any) -> None:
+def put_legend(axis: Any) -> None:
     """Put the legend above the axes, where nothing is drawn."""
     axis.legend(
         loc="lower left",
@@ -322,5 +322,5 @@ def _beyond(count: int, what: str) -> str:
     return f" {count:,} {what}." if count else ""
 
 
-def _short(text: str) -> str:
+def shortened(text: str) -> str:
     return text if len(text) <= _LETTERS else text[: _LETTERS - 1] + "…"

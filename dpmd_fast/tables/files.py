@@ -1,6 +1,6 @@
-"""Files of public points: rewritten with an atlas, or read into memory.
+"""Files of public points: rewritten with a model, or read into memory.
 
-    file --> batches --> atlas --> batches --> partial file --> target
+    file --> batches --> model --> batches --> partial file --> target
 
 Reading, moving and writing overlap, and a few batches are all that is held in memory. The target appears when
 it is complete; whatever goes wrong before leaves nothing behind.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,8 @@ from dpmd_fast.atomic import atomic_write
 from dpmd_fast.columns import CHOOSE, arrow_block, arrow_number_type, checked_columns, places_of, quoted
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.tables.formats import Incoming, explained, format_of, open_batches, open_writer
-from dpmd_fast.tables.rewrite import AtlasRewriter, PointsRewriter, Rewriter, run
-
-if TYPE_CHECKING:
-    from dpmd_fast.models.atlas import Atlas
+from dpmd_fast.tables.protocol import Model, RowCleaner, cleaner_of
+from dpmd_fast.tables.rewrite import CleaningRewriter, PointsRewriter, Rewriter, run
 
 #: Called with the rows done so far, and with all rows or None if they are not known.
 Progress = Callable[[int, "int | None"], None]
@@ -39,25 +37,36 @@ class FileResult(NamedTuple):
 
 
 def transform_file(
-    atlas: Atlas,
+    model: Model,
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
     *,
+    noise: Any = None,
+    on_missing: str = "fill",
+    deviation_suffix: str | None = None,
     status_column: str | None = None,
     overwrite: bool = False,
     n_threads: int | None = None,
     progress: Progress | None = None,
 ) -> FileResult:
-    """Move the points of a file with an atlas and write another file; memory does not grow with the file.
+    """Clean the points of a file with a model and write another file; memory does not grow with the file.
 
     Parameters
     ----------
-    atlas : Atlas
+    model : Atlas or Mixture
     source, target : path
         Parquet (.parquet, .pq), Arrow IPC (.arrow, .feather, .ipc) or CSV (.csv), in any combination; or both
         .npy. Columns are found as in `Atlas.transform`. All other columns, the order of the columns and the
         metadata of the schema are kept; of Parquet also codecs, and row groups of up to 128 MB and a million
         rows.
+    noise : number, array or mapping, optional
+        For a mixture, which needs it: see `Mixture.transform`.
+    on_missing : {"fill", "keep", "refuse"}
+        For a mixture: what becomes of missing values, which are nulls, NaN and the empty cells of a CSV file.
+        Those that are kept become nulls, and NaN in .npy. An atlas refuses missing values.
+    deviation_suffix : str, optional
+        For a mixture and a table: adds a column with the posterior deviation of each cleaned column, under
+        the column's name with this suffix; after all columns and before the status.
     status_column : str, optional
         Name of a column to add, with the status of each row: see `Atlas.transform`.
     overwrite : bool
@@ -77,13 +86,14 @@ def transform_file(
     """
     read, written = os.fsdecode(source), os.fsdecode(target)
     n_threads = checked_threads(n_threads)
-    check_pair(read, written, status_column)
-    numbers = _numbers(atlas, read)
+    cleaner = cleaner_of(model, noise, on_missing)
+    check_pair(read, written, status_column, deviation_suffix)
+    numbers = _numbers(cleaner, read)
     return _rewrite(
         read,
         written,
         numbers,
-        lambda incoming: AtlasRewriter(atlas, read, incoming, status_column),
+        lambda incoming: CleaningRewriter(cleaner, read, incoming, status_column, deviation_suffix),
         overwrite,
         progress,
         n_threads,
@@ -117,24 +127,30 @@ def replace_points(
     )
 
 
-def check_pair(read: str, written: str, status_column: str | None = None) -> None:
+def check_pair(
+    read: str, written: str, status_column: str | None = None, deviation_suffix: str | None = None
+) -> None:
     """Refuse an input and an output whose formats do not go together, and one file for both."""
     kinds = format_of(read), format_of(written)
     if kinds[0] != kinds[1] and "npy" in kinds:
         raise UserValueError(
             f"{written}: must end in .npy if and only if {read} does; an array has no columns"
         )
-    if kinds[0] == "npy" and status_column is not None:
-        raise UserValueError(
-            f"status_column = {shown(status_column)}: must be None for an array, which has no names",
-            argument="status_column",
-        )
+    for name, value in (("status_column", status_column), ("deviation_suffix", deviation_suffix)):
+        if kinds[0] == "npy" and value is not None:
+            raise UserValueError(
+                f"{name} = {shown(value)}: must be None for an array, which has no names", argument=name
+            )
     if os.path.exists(read) and os.path.exists(written) and os.path.samefile(read, written):
         raise UserValueError(f"{written} is the file to be read: must be another one")
 
 
 def read_points(
-    path: str | os.PathLike[str], columns: Sequence[str] | None = None, *, most: int | None = None
+    path: str | os.PathLike[str],
+    columns: Sequence[str] | None = None,
+    *,
+    most: int | None = None,
+    missing: bool = False,
 ) -> tuple[Points, tuple[str, ...] | None]:
     """Return the public points of a file and the names of their columns (None for .npy).
 
@@ -146,12 +162,14 @@ def read_points(
         Columns of a table to read; ignored for .npy. By default all, and then all must be numeric.
     most : int, optional
         Return at most this many points, evenly spread over the rows.
+    missing : bool
+        Whether values may be missing: nulls, NaN and the empty cells of a CSV file, which become NaN.
     """
     name = os.fsdecode(path)
     chosen = checked_columns(None if columns is None else list(columns))
     with open_batches(name, numbers=chosen) as incoming:
         if incoming.schema is None:
-            return _checked(name, _gathered((batch for batch, _ in incoming.batches), most)), None
+            return _checked(name, _gathered((batch for batch, _ in incoming.batches), most), missing), None
         names, types = incoming.schema.names, incoming.schema.types
     positions = places_of(chosen, names, name)
     numeric = [column for column, kind in zip(names, types, strict=True) if arrow_number_type(kind)]
@@ -166,7 +184,7 @@ def read_points(
         single = {arrow_number_type(kind) for kind in incoming.schema.types} == {np.float32}
         dtype = np.dtype(np.float32 if single else np.float64)
         blocks = (arrow_block(batch.columns, dtype) for batch, _ in incoming.batches)
-        return _checked(name, _gathered(blocks, most)), tuple(wanted)
+        return _checked(name, _gathered(blocks, most), missing), tuple(wanted)
 
 
 def _rewrite(
@@ -201,10 +219,10 @@ def _rewrite(
     return FileResult(written, rewriter.rows, rewriter.status)
 
 
-def _numbers(atlas: Atlas, path: str) -> Sequence[str] | None:
+def _numbers(cleaner: RowCleaner, path: str) -> Sequence[str] | None:
     """Return the columns to read as numbers, which a CSV file does not say."""
-    if format_of(path) != "CSV" or atlas.column_names is not None:
-        return atlas.column_names
+    if format_of(path) != "CSV" or cleaner.column_names is not None:
+        return cleaner.column_names
     with open_batches(path) as incoming:
         names: list[str] = incoming.schema.names
         return names
@@ -225,10 +243,10 @@ def _gathered(blocks: Iterable[Points], most: int | None) -> list[Points]:
     return kept
 
 
-def _checked(name: str, blocks: list[Points]) -> Points:
+def _checked(name: str, blocks: list[Points], missing: bool) -> Points:
     if not sum(map(len, blocks)):
         raise UserValueError(f"{name} has no rows: must have at least 1")
     points = np.concatenate(blocks)
     points = points if points.dtype in (np.float32, np.float64) else points.astype(np.float64)
-    check_range(name, points)
+    check_range(name, points, missing=missing)
     return points

@@ -300,7 +300,7 @@ class _ParquetWriter:
             # A dictionary of numbers that hardly ever repeat takes time and saves no space.
             settings["use_dictionary"] = [
                 *(name for name in incoming.dictionaries if name not in moved),
-                *added,
+                *(name for name in added if name not in moved),
             ]
         self._writer = pq.ParquetWriter(path, schema, **settings)
         self._schema = schema

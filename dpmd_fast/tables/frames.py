@@ -1,7 +1,8 @@
-"""Tables in memory: the columns of an atlas are moved, everything else stays as it is.
+"""Tables in memory: the columns of a model are cleaned, everything else stays as it is.
 
-Columns are found by name, or by position if the atlas has no names; then the table must have no others.
-float32 columns stay float32, other numbers become float64.
+Columns are found by name, or by position if the model has no names; then the table must have no others.
+float32 columns stay float32, other numbers become float64. Missing values are NaN for a model; those that
+stay missing come back as null, or as NaN in columns that cannot hold a null.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmd_fast.arguments import Points, check_range
+from dpmd_fast.arguments import Points, shown
 from dpmd_fast.columns import (
     Number,
     arrow_array,
@@ -32,94 +33,146 @@ from dpmd_fast.columns import (
 )
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.status import FAILED, Codes, words_of
-
-if TYPE_CHECKING:
-    from dpmd_fast.models.atlas import Atlas
+from dpmd_fast.tables.protocol import RowCleaner, called, check_rows, has_deviations
 
 _ROWS = 1 << 16  # read and moved at a time
 _WIDE = np.dtype(np.float64)
+_NO_VALUES = ("null", "null[pyarrow]", "Null")  # types of columns in which every value is missing
 
-Chosen = dict[int, Number]  # position of each column that is moved, in the order of the atlas, and its type
+Chosen = dict[int, Number]  # position of each column that is cleaned, in the order of the model, and its type
+
+
+class _Cleaned(NamedTuple):
+    columns: list[Points]  # each in its type
+    codes: Codes
+    deviations: list[Points]  # NaN where the value is missing or unchanged; empty unless asked for
 
 
 def is_table(value: object) -> bool:
     """Return True for what `transform_table` takes; imports nothing."""
-    return is_pandas(value) or is_polars(value) or is_arrow(value) or _is_reader(value)
+    return is_pandas(value) or is_polars(value) or is_arrow(value) or is_reader(value)
 
 
-def transform_table(atlas: Atlas, table: Any, n_threads: int | None, return_status: bool) -> Any:
-    """Return the same kind of table with the columns of the atlas moved, and the status of each row if asked.
+def is_reader(value: object) -> bool:
+    """Return True for an Arrow RecordBatchReader."""
+    return is_of(value, "pyarrow", "RecordBatchReader")
 
-    Columns that are not moved, the order of the columns, an index and metadata are kept.
+
+def transform_table(cleaner: RowCleaner, table: Any, n_threads: int | None, return_status: bool) -> Any:
+    """Return the same kind of table with its columns cleaned, and the status of each row if asked.
+
+    Columns that are not cleaned, the order of the columns, an index and metadata are kept.
     """
-    if _is_reader(table):
-        return _transform_reader(atlas, table, n_threads, return_status)
+    if is_reader(table):
+        return _transform_reader(cleaner, table, n_threads, return_status)
     if is_pandas(table):
-        moved, codes = _transform_pandas(atlas, table, n_threads)
+        moved, codes = _transform_pandas(cleaner, table, n_threads)
     elif is_polars(table):
-        moved, codes = _transform_polars(atlas, table, n_threads)
+        moved, codes = _transform_polars(cleaner, table, n_threads)
     else:
-        moved, codes = ArrowTransform(atlas, table.schema)(table, n_threads)
+        moved, codes = ArrowTransform(cleaner, table.schema, called(cleaner))(table, n_threads)
     return (moved, words_of(codes)) if return_status else moved
 
 
-def atlas_places(atlas: Atlas, names: Sequence[str], what: str = "Z") -> list[int]:
-    """Return the positions of the columns of the atlas among those of a table, or refuse the table."""
-    if atlas.column_names is None:
-        if len(names) != atlas.n_columns:
+def cleaned_places(cleaner: RowCleaner, names: Sequence[str], what: str) -> list[int]:
+    """Return the positions of the columns of the cleaner among those of a table, or refuse the table."""
+    if cleaner.column_names is None:
+        if len(names) != cleaner.n_columns:
             raise UserValueError(
-                f"{what} has {len(names)} columns: must have {atlas.n_columns}; the atlas has no column "
-                "names, so columns can only be matched by position"
+                f"{what} has {len(names)} columns: must have {cleaner.n_columns}; the {cleaner.kind} has no "
+                "column names, so columns can only be matched by position"
             )
         return list(range(len(names)))
     present = set(names)
-    missing = [name for name in atlas.column_names if name not in present]
+    missing = [name for name in cleaner.column_names if name not in present]
     if missing:
-        raise UserValueError(f"{what} lacks {len(missing)} column(s) of the atlas: {quoted(missing)}")
-    return places_of(atlas.column_names, names, what)
+        raise UserValueError(
+            f"{what} lacks {len(missing)} column(s) of the {cleaner.kind}: {quoted(missing)}"
+        )
+    return places_of(cleaner.column_names, names, what)
 
 
-def not_numeric(what: str, columns: Sequence[str], by_name: bool) -> UserValueError:
-    """Return the error for columns of the atlas that are not numeric in a table."""
-    hint = "" if by_name else "; the atlas has no column names, so columns can only be matched by position"
+def not_numeric(cleaner: RowCleaner, what: str, columns: Sequence[str]) -> UserValueError:
+    """Return the error for columns of the cleaner that are not numeric in a table."""
+    by_position = f"; the {cleaner.kind} has no column names, so columns can only be matched by position"
+    hint = by_position if cleaner.column_names is None else ""
     return UserValueError(
         f"{what} has {len(columns)} column(s) that are not numeric: {listed(columns)}{hint}"
     )
 
 
 class ArrowTransform:
-    """Moves tables and record batches of one schema; may be called by several threads at once.
+    """Cleans tables and record batches of one schema; may be called by several threads at once.
+
+    Parameters
+    ----------
+    cleaner : RowCleaner
+    schema : pyarrow.Schema
+    what : str
+        What messages call the table.
+    deviation_suffix : str, optional
+        If given, the posterior deviation of each cleaned column is added, after all columns and in their
+        order, under the column's name with this suffix.
 
     Attributes
     ----------
     schema : pyarrow.Schema
         Of the results.
+    added : tuple of str
+        Names of the columns that are added.
     """
 
-    def __init__(self, atlas: Atlas, schema: Any, what: str = "Z") -> None:
-        self._atlas, self._what = atlas, what
-        self._chosen = _choose(atlas, schema.names, schema.types, arrow_number_type, what)
+    def __init__(
+        self, cleaner: RowCleaner, schema: Any, what: str, deviation_suffix: str | None = None
+    ) -> None:
+        self._cleaner, self._what = cleaner, what
+        self._chosen = _choose(cleaner, schema.names, schema.types, arrow_number_type, what)
         self.schema = schema_after(schema, self._chosen)
+        self.added: tuple[str, ...] = ()
+        if deviation_suffix is not None:
+            self.schema, self.added = _with_deviations(self.schema, self._chosen, deviation_suffix, what)
 
     def __call__(self, part: Any, n_threads: int | None) -> tuple[Any, Codes]:
-        """Return the moved table or batch, and a status code for each row."""
+        """Return the cleaned table or batch, and a status code for each row."""
         import pyarrow as pa
 
         whole = part if isinstance(part, pa.Table) else pa.Table.from_batches([part])
         pieces = whole.select(list(self._chosen)).to_batches(max_chunksize=_ROWS)
         blocks = (arrow_block(piece.columns, _WIDE) for piece in pieces)
         columns = list(part.columns)
-        moved, codes = _moved(self._atlas, blocks, part.num_rows, self._chosen, n_threads, self._what)
-        for position, column in zip(self._chosen, moved, strict=True):
-            columns[position] = arrow_array(column)
-        return type(part).from_arrays(columns, schema=self.schema), codes
+        cleaned = _cleaned(
+            self._cleaner, blocks, part.num_rows, self._chosen, n_threads, self._what, bool(self.added)
+        )
+        for position, column in zip(self._chosen, cleaned.columns, strict=True):
+            columns[position] = arrow_array(column, nan_is_null=self.schema.field(position).nullable)
+        deviations = sorted(zip(self._chosen, cleaned.deviations, strict=False))  # none unless asked for
+        columns += [arrow_array(column, nan_is_null=True) for _, column in deviations]
+        return type(part).from_arrays(columns, schema=self.schema), cleaned.codes
 
 
-def _is_reader(value: object) -> bool:
-    return is_of(value, "pyarrow", "RecordBatchReader")
+def _with_deviations(schema: Any, chosen: Chosen, suffix: Any, what: str) -> tuple[Any, tuple[str, ...]]:
+    """Return the schema with the columns of the deviations, and their names."""
+    import pyarrow as pa
+
+    if not isinstance(suffix, str) or not suffix:
+        raise UserValueError(
+            f"deviation_suffix = {shown(suffix)}: must be None or a text such as '_sd'",
+            argument="deviation_suffix",
+        )
+    places = sorted(chosen)
+    added = tuple(schema.names[place] + suffix for place in places)
+    if taken := set(added) & set(schema.names):
+        raise UserValueError(
+            f"deviation_suffix = {suffix!r}: {what} has columns with these names already: "
+            f"{quoted(sorted(taken))}",
+            argument="deviation_suffix",
+        )
+    for place, name in zip(places, added, strict=True):
+        schema = schema.append(pa.field(name, pa.from_numpy_dtype(chosen[place])))
+    return schema, added
 
 
-def _transform_reader(atlas: Atlas, reader: Any, n_threads: int | None, return_status: bool) -> Any:
+def _transform_reader(cleaner: RowCleaner, reader: Any, n_threads: int | None, return_status: bool) -> Any:
     import pyarrow as pa
 
     if return_status:
@@ -128,37 +181,51 @@ def _transform_reader(atlas: Atlas, reader: Any, n_threads: int | None, return_s
             "are read; transform them one by one, or use transform_file with a status_column",
             argument="return_status",
         )
-    transform = ArrowTransform(atlas, reader.schema)
+    transform = ArrowTransform(cleaner, reader.schema, called(cleaner))
     return pa.RecordBatchReader.from_batches(
         transform.schema, (transform(batch, n_threads)[0] for batch in reader)
     )
 
 
-def _transform_pandas(atlas: Atlas, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
-    chosen = _choose(atlas, [str(name) for name in frame.columns], list(frame.dtypes), pandas_number_type)
-    arrays = [pandas_values(frame.iloc[:, position]) for position in chosen]
+def _transform_pandas(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
+    what, names = called(cleaner), [str(name) for name in frame.columns]
+    types = list(frame.dtypes)
+    if cleaner.kind != "atlas":
+        for place in cleaned_places(cleaner, names, what):
+            types[place] = _type_of(frame.iloc[:, place])
+    chosen = _choose(cleaner, names, types, pandas_number_type, what)
+    blank = np.full(len(frame), np.nan)
+    arrays = [
+        blank if str(types[place]) == _NO_VALUES[0] else pandas_values(frame.iloc[:, place])
+        for place in chosen
+    ]
     single = set(chosen.values()) == {np.float32}
     blocks = pandas_blocks(arrays, len(frame), np.dtype(np.float32) if single else _WIDE, _ROWS)
-    columns, codes = _moved(atlas, blocks, len(frame), chosen, n_threads)
+    cleaned = _cleaned(cleaner, blocks, len(frame), chosen, n_threads, what)
     out = frame.copy(deep=False)
-    for position, column in zip(chosen, columns, strict=True):
+    for position, column in zip(chosen, cleaned.columns, strict=True):
         out.isetitem(position, _as_pandas(column, frame.dtypes.iloc[position]))
-    return out, codes
+    return out, cleaned.codes
+
+
+def _type_of(column: Any) -> Any:
+    """Return the type of a pandas column, "null" for objects that are all missing."""
+    if column.dtype == object and len(column) and column.isna().all():
+        return _NO_VALUES[0]
+    return column.dtype
 
 
 def _as_pandas(column: Points, before: Any) -> Any:
     """Return a column backed as it was before: by NumPy, with a mask, or by Arrow."""
     pandas: Any = sys.modules["pandas"]
     if hasattr(before, "pyarrow_dtype"):
-        import pyarrow as pa
-
-        return pandas.array(column, dtype=pandas.ArrowDtype(pa.from_numpy_dtype(column.dtype)))
+        return pandas.arrays.ArrowExtensionArray(arrow_array(column, nan_is_null=True))
     if hasattr(before, "numpy_dtype"):
-        return pandas.array(column, dtype="Float32" if column.dtype == np.float32 else "Float64")
+        return pandas.arrays.FloatingArray(column, np.isnan(column))
     return column
 
 
-def _transform_polars(atlas: Atlas, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
+def _transform_polars(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
     import polars as pl
 
     def number_type(dtype: Any) -> Number | None:
@@ -166,14 +233,16 @@ def _transform_polars(atlas: Atlas, frame: Any, n_threads: int | None) -> tuple[
             return np.float32
         return np.float64 if dtype.is_numeric() or dtype == pl.Boolean else None
 
-    chosen = _choose(atlas, frame.columns, frame.dtypes, number_type)
+    what = called(cleaner)
+    chosen = _choose(cleaner, frame.columns, frame.dtypes, number_type, what)
     names = [frame.columns[position] for position in chosen]
     blocks = (
         np.stack([piece.get_column(name).cast(pl.Float64).to_numpy() for name in names], axis=1)
         for piece in frame.iter_slices(_ROWS)
     )
-    columns, codes = _moved(atlas, blocks, frame.height, chosen, n_threads)
-    return frame.with_columns(map(pl.Series, names, columns)), codes
+    columns, codes, _ = _cleaned(cleaner, blocks, frame.height, chosen, n_threads, what)
+    series = [pl.Series(name, column, nan_to_null=True) for name, column in zip(names, columns, strict=True)]
+    return frame.with_columns(series), codes
 
 
 def schema_after(schema: Any, chosen: Chosen) -> Any:
@@ -208,43 +277,58 @@ def _metadata_after(
 
 
 def _choose(
-    atlas: Atlas,
+    cleaner: RowCleaner,
     names: Sequence[str],
     types: Sequence[Any],
     number_type: Callable[[Any], Number | None],
-    what: str = "Z",
+    what: str,
 ) -> Chosen:
-    """Return the columns of a table that the atlas moves, or refuse the table."""
-    found = {place: number_type(types[place]) for place in atlas_places(atlas, names, what)}
+    """Return the columns of a table that are cleaned, or refuse the table."""
+    found = {place: number_type(types[place]) for place in cleaned_places(cleaner, names, what)}
+    if cleaner.kind != "atlas":
+        found.update({place: np.float64 for place in found if str(types[place]) in _NO_VALUES})
     chosen = {place: number for place, number in found.items() if number is not None}
     if len(chosen) < len(found):
         others = [f"{names[place]!r} ({types[place]})" for place in found if place not in chosen]
-        raise not_numeric(what, others, atlas.column_names is not None)
+        raise not_numeric(cleaner, what, others)
     return chosen
 
 
-def _moved(
-    atlas: Atlas,
+def _cleaned(
+    cleaner: RowCleaner,
     blocks: Iterable[Points],
     rows: int,
     chosen: Chosen,
     n_threads: int | None,
-    what: str = "Z",
-) -> tuple[list[Points], Codes]:
-    """Return the moved columns of all blocks together, each in its type, and the status codes."""
+    what: str,
+    deviations: bool = False,
+) -> _Cleaned:
+    """Return the cleaned columns of all blocks together."""
     columns: list[Points] = [np.empty(rows, dtype=number) for number in chosen.values()]
+    spreads: list[Points] = [np.empty_like(column) for column in columns] if deviations else []
     status = np.empty(rows, np.int8)
     most = np.array([np.finfo(number).max for number in chosen.values()], dtype=np.float64)
     start = 0
     for block in blocks:
-        check_range(what, block)
+        check_rows(cleaner, what, block)
         part = slice(start, start + len(block))
-        moved, status[part] = atlas.move(block, n_threads, what)
-        beyond = ~(np.abs(moved) <= most).all(axis=1)
+        if deviations:
+            assert has_deviations(cleaner)
+            moved, spread, status[part] = cleaner.move_with_deviations(block, n_threads, what)
+        else:
+            moved, status[part] = cleaner.move(block, n_threads, what)
+        within = np.abs(moved) <= most
+        if cleaner.missing != "refuse":
+            within |= np.isnan(moved)  # still missing
+        beyond = ~within.all(axis=1)
         if beyond.any():
             moved[beyond] = block[beyond]
             status[part][beyond] = FAILED
         for column, numbers in zip(columns, moved.T, strict=True):
             column[part] = numbers
+        if deviations:
+            known = (spread <= most) & ~np.isnan(moved) & (status[part] != FAILED)[:, None]
+            for column, numbers in zip(spreads, np.where(known, spread, np.nan).T, strict=True):
+                column[part] = numbers
         start += len(block)
-    return columns, status
+    return _Cleaned(columns, status, spreads)

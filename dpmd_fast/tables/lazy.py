@@ -1,6 +1,6 @@
-"""Points that Dask, Spark or another engine holds: the atlas is sent to where they are.
+"""Points that Dask, Spark or another engine holds: the model is sent to where they are.
 
-Workers get a copy of the atlas without its receipt, and move one partition on one thread each.
+Workers get a copy of the model without its receipt, and clean one partition on one thread each.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dpmd_fast.arguments import check_range
 from dpmd_fast.columns import (
     check_real_dask,
     is_dask_array,
@@ -23,17 +22,32 @@ from dpmd_fast.columns import (
 )
 from dpmd_fast.errors import UserTypeError, UserValueError
 from dpmd_fast.status import WORDS, words_of
-from dpmd_fast.tables.frames import atlas_places, not_numeric
-
-if TYPE_CHECKING:
-    from dpmd_fast.models.atlas import Atlas
+from dpmd_fast.tables.frames import cleaned_places, is_reader, is_table, not_numeric, transform_table
+from dpmd_fast.tables.protocol import Model, RowCleaner, called, check_rows, cleaner_of
 
 
-def transform_batches(atlas: Atlas, batches: Iterable[Any], n_threads: int | None = 1) -> Iterator[Any]:
-    """Yield Arrow record batches with the columns of the atlas moved, one for one; others pass through."""
-    alone = _without_receipt(atlas)
+def transform_batches(
+    model: Model,
+    batches: Iterable[Any],
+    n_threads: int | None = 1,
+    *,
+    noise: Any = None,
+    on_missing: str = "fill",
+) -> Iterator[Any]:
+    """Yield Arrow record batches with the columns of a model cleaned, one for one; others pass through.
+
+    A mixture needs `noise`; it and `on_missing` are those of `Mixture.transform`.
+    """
+    return _transform_batches(_without_receipt(cleaner_of(model, noise, on_missing)), batches, n_threads)
+
+
+def _transform_batches(
+    cleaner: RowCleaner, batches: Iterable[Any], n_threads: int | None = 1
+) -> Iterator[Any]:
     for batch in batches:
-        yield alone.transform(batch, n_threads)
+        if not is_table(batch) or is_reader(batch):
+            raise UserTypeError(f"batches holds a {type(batch).__name__}: must hold Arrow record batches")
+        yield transform_table(cleaner, batch, n_threads, False)
 
 
 def is_lazy(value: object) -> bool:
@@ -41,12 +55,12 @@ def is_lazy(value: object) -> bool:
     return is_dask_array(value) or is_dask_frame(value) or is_spark_frame(value)
 
 
-def transform_lazy(atlas: Atlas, Z: Any, return_status: bool) -> Any:
-    """Return a Dask array or dataframe or a Spark DataFrame that is moved when it is computed.
+def transform_lazy(cleaner: RowCleaner, Z: Any, return_status: bool) -> Any:
+    """Return a Dask array or dataframe or a Spark DataFrame that is cleaned when it is computed.
 
     With `return_status`, also the status of the rows of a Dask array, as lazy as the result.
     """
-    alone = _without_receipt(atlas)
+    alone = _without_receipt(cleaner)
     if is_dask_array(Z):
         moved, status = _transform_dask_array(alone, Z)
         return (moved, status) if return_status else moved
@@ -58,25 +72,26 @@ def transform_lazy(atlas: Atlas, Z: Any, return_status: bool) -> Any:
             argument="return_status",
         )
     if is_dask_frame(Z):
-        meta = alone.transform(Z._meta)
+        meta = transform_table(alone, Z._meta, 1, False)
         return Z.map_partitions(_move_frame, alone, meta=meta, enforce_metadata=False)
     return _transform_spark(alone, Z)
 
 
-def _without_receipt(atlas: Atlas) -> Atlas:
+def _without_receipt(cleaner: Any) -> RowCleaner:
     """Return a copy for workers, which need not know of a ledger."""
-    return replace(atlas, receipt=None)
+    return replace(cleaner, receipt=None) if hasattr(cleaner, "receipt") else cleaner  # type: ignore[no-any-return]
 
 
-def _transform_dask_array(atlas: Atlas, Z: Any) -> tuple[Any, Any]:
+def _transform_dask_array(cleaner: RowCleaner, Z: Any) -> tuple[Any, Any]:
     dask: Any = importlib.import_module("dask")  # without types
     da: Any = importlib.import_module("dask.array")
-    check_real_dask("Z", Z)
-    if Z.ndim != 2 or Z.shape[1] != atlas.n_columns:
-        raise UserValueError(f"Z has shape {Z.shape}: must have {atlas.n_columns} columns")
+    what = called(cleaner)
+    check_real_dask(what, Z)
+    if Z.ndim != 2 or Z.shape[1] != cleaner.n_columns:
+        raise UserValueError(f"{what} has shape {Z.shape}: must have {cleaner.n_columns} columns")
     whole = Z.rechunk({1: -1})
     dtype = np.dtype(np.float32 if Z.dtype == np.float32 else np.float64)
-    sent = dask.delayed(atlas, pure=False)
+    sent = dask.delayed(cleaner, pure=False)
     pairs = [
         dask.delayed(_move_block, pure=False, nout=2)(sent, block) for block in whole.to_delayed().ravel()
     ]
@@ -89,31 +104,31 @@ def _transform_dask_array(atlas: Atlas, Z: Any) -> tuple[Any, Any]:
     return da.concatenate(moved), da.concatenate(status)
 
 
-def _move_frame(frame: Any, atlas: Atlas) -> Any:
-    return atlas.transform(frame, 1)
+def _move_frame(frame: Any, cleaner: RowCleaner) -> Any:
+    return transform_table(cleaner, frame, 1, False)
 
 
-def _move_block(atlas: Atlas, block: Any) -> tuple[Any, Any]:
+def _move_block(cleaner: RowCleaner, block: Any) -> tuple[Any, Any]:
     if isinstance(block, np.ma.MaskedArray):
-        raise UserTypeError("Z is a masked array: must be a plain one")
+        raise UserTypeError(f"{called(cleaner)} is a masked array: must be a plain one")
     points = np.asarray(block)
     if points.dtype not in (np.float32, np.float64):
         points = points.astype(np.float64)
-    check_range("Z", points)
-    moved, codes = atlas.move(points, 1)
+    check_rows(cleaner, called(cleaner), points)
+    moved, codes = cleaner.move(points, 1, called(cleaner))
     return moved, words_of(codes)
 
 
-def _transform_spark(atlas: Atlas, frame: Any) -> Any:
+def _transform_spark(cleaner: RowCleaner, frame: Any) -> Any:
     """Move with ``mapInArrow``; columns go by number inside, since Spark reads dots in names as syntax."""
     from pyspark.sql.types import DoubleType, FloatType, StructField, StructType
 
     fields = frame.schema.fields
     names = [field.name for field in fields]
-    moved = set(atlas_places(atlas, names))
+    moved = set(cleaned_places(cleaner, names, called(cleaner)))
     others = [repr(names[place]) for place in sorted(moved) if not is_spark_number(fields[place])]
     if others:
-        raise not_numeric("Z", others, atlas.column_names is not None)
+        raise not_numeric(cleaner, called(cleaner), others)
     kinds = [
         DoubleType() if place in moved and not isinstance(field.dataType, FloatType) else field.dataType
         for place, field in enumerate(fields)
@@ -126,14 +141,14 @@ def _transform_spark(atlas: Atlas, frame: Any) -> Any:
 
         outside = [f"c{place}" for place in range(len(inside))]
         named = (pa.RecordBatch.from_arrays(batch.columns, names=inside) for batch in batches)
-        for batch in transform_batches(atlas, named):
+        for batch in _transform_batches(cleaner, named):
             yield pa.RecordBatch.from_arrays(batch.columns, names=outside)
 
     return numbered_spark(frame).mapInArrow(partition, numbered).toDF(*names)
 
 
 def _names_inside(names: Sequence[str], moved: set[int]) -> list[str]:
-    """Return names by which the atlas finds its columns, all of them different."""
+    """Return names by which the cleaner finds its columns, all of them different."""
     taken = {names[place] for place in moved}
     out = []
     for place, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""Rewrites the batches of a file: columns moved by an atlas, or replaced by points that are in memory.
+"""Rewrites the batches of a file: columns cleaned with a model, or replaced by points that are in memory.
 
     reading (one thread) --> rewriting (one thread for each core) --> counting --> writing (one thread)
 
@@ -12,20 +12,18 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.arguments import Points, checked_points
+from dpmd_fast.arguments import Points, checked_numbers, shown
 from dpmd_fast.columns import places_of
 from dpmd_fast.errors import UserValueError, text_of
 from dpmd_fast.status import WORDS, Codes, codes_of
 from dpmd_fast.tables.formats import Incoming
 from dpmd_fast.tables.frames import ArrowTransform, schema_after
-
-if TYPE_CHECKING:
-    from dpmd_fast.models.atlas import Atlas
+from dpmd_fast.tables.protocol import RowCleaner, check_rows, has_deviations
 
 Rewritten = tuple[Any, NDArray[np.int64]]  # a batch, and how many of its rows have each status
 
@@ -38,7 +36,7 @@ class Rewriter(ABC):
     schema : pyarrow.Schema or None
         Of the new batches; None for an array.
     moved : sequence of str
-        Names of the columns that change.
+        Names of the columns of numbers that change or are added.
     rows : int
         Counted so far.
     """
@@ -87,19 +85,33 @@ class Rewriter(ABC):
         self._counts += counts
 
 
-class AtlasRewriter(Rewriter):
-    """Replaces the columns of the atlas by the points that the atlas moves them to."""
+class CleaningRewriter(Rewriter):
+    """Replaces the columns of a model by their cleaned values, and adds their deviations if asked."""
 
-    def __init__(self, atlas: Atlas, path: str, incoming: Incoming, status_column: str | None) -> None:
-        self._atlas, self._path = atlas, path
-        schema, moved = incoming.schema, atlas.column_names or ()
-        if schema is not None:
-            moved = moved or tuple(schema.names)
-            self._transform = ArrowTransform(atlas, schema, path)
-            schema = self._transform.schema
-        elif incoming.shape is not None and incoming.shape[1] != atlas.n_columns:
+    def __init__(
+        self,
+        cleaner: RowCleaner,
+        path: str,
+        incoming: Incoming,
+        status_column: str | None,
+        deviation_suffix: str | None = None,
+    ) -> None:
+        self._cleaner, self._path = cleaner, path
+        if deviation_suffix is not None and not has_deviations(cleaner):
             raise UserValueError(
-                f"{path} has {incoming.shape[1]} columns: must have {atlas.n_columns}, as the atlas"
+                f"deviation_suffix = {shown(deviation_suffix)}: must be None for an atlas, which has no "
+                "deviations",
+                argument="deviation_suffix",
+            )
+        schema, moved = incoming.schema, cleaner.column_names or ()
+        if schema is not None:
+            self._transform = ArrowTransform(cleaner, schema, path, deviation_suffix)
+            moved = (*(moved or schema.names), *self._transform.added)
+            schema = self._transform.schema
+        elif incoming.shape is not None and incoming.shape[1] != cleaner.n_columns:
+            raise UserValueError(
+                f"{path} has {incoming.shape[1]} columns: must have {cleaner.n_columns}, as the "
+                f"{cleaner.kind}"
             )
         super().__init__(path, schema, moved, status_column)
 
@@ -107,10 +119,13 @@ class AtlasRewriter(Rewriter):
         try:
             if self.schema is not None:
                 return self._transform(batch, n_threads)
-            return self._atlas.move(checked_points(self._path, batch), n_threads, self._path)
+            points = checked_numbers(self._path, batch)
+            check_rows(self._cleaner, self._path, points)
+            return self._cleaner.move(points, n_threads, self._path)
         except UserValueError as problem:
+            remedy = "fill" if self._cleaner.missing == "refuse" else "correct"
             raise UserValueError(
-                f"{text_of(problem)} (among rows {start} to {start + len(batch) - 1}); fill or leave out "
+                f"{text_of(problem)} (among rows {start} to {start + len(batch) - 1}); {remedy} or leave out "
                 "such rows first"
             ) from None
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from samples import make_mixture
 
 import dpmd_fast
 from dpmd_fast import Atlas, Budget, DPManifoldDenoiser, Ledger, release_atlas
@@ -84,6 +85,7 @@ def files(tmp_path_factory):
         folder / "part2.parquet", queries, dim=1, bandwidth=0.6, budget=Budget(0.5, 1e-6), rounds=1, **book
     )
     atlas.save(folder / "atlas.dpmd")
+    make_mixture(("x", "y")).save(folder / "mixture.dpmd")
     return folder
 
 
@@ -130,11 +132,17 @@ def test_help_has_an_example(capsys, verb):
     assert "Example:" in run(capsys, f"{verb} --help")
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "demo"])
+LONG = {"audit": pytest.mark.slow}  # minutes; tests/lab/test_audit.py runs parts of it
+
+
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=LONG.get(verb, ())) for verb in VERBS if verb != "demo"]
+)
 def test_examples_run_as_written(here, verb):
     if verb in ("fit", "ledger"):
         os.unlink("budget.db")
         os.unlink("atlas.dpmd")
+        os.unlink("mixture.dpmd")
     pq.write_table(xy(DATA.references), "reference.parquet")
     for line in examples(verb):
         words = line.split()

@@ -1,14 +1,15 @@
 """Bad input on the command line: exit 2, one line, no traceback, no spend, and no file."""
 
+import json
 import shlex
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from samples import frames, make_atlas
+from samples import frames, make_atlas, make_mixture
 
-from dpmd_fast import Atlas, Ledger
+from dpmd_fast import Atlas, Ledger, Preprocessor
 from dpmd_fast.cli import main
 from dpmd_fast.lab.datasets import circle, simulate
 from dpmd_fast.models.atlas_file import _arrays, _metadata, _sealed
@@ -24,6 +25,15 @@ DENOISE = (
     f"{PAID} -o new.parquet"
 )
 TRANSFORM = "transform --atlas atlas.dpmd queries.parquet -o new.parquet"
+FIT_MIXTURE = (
+    "fit --model mixture --reference reference.parquet --queries queries.parquet --components 1 "
+    f"--epsilon 8 --delta 1e-6 {PAID} -o new.dpmd"
+)
+CLEAN = "transform --model mixture.dpmd --noise 0.5 queries.parquet -o new.parquet"
+PLAN_MIXTURE = (
+    "plan --model mixture --reference-rows 2000 --queries queries.parquet --noise 0.5 --epsilon 1 "
+    "--delta 1e-6"
+)
 PLAN = "plan --reference-rows 2000 --queries queries.parquet --dim 1 --epsilon 1 --delta 1e-6"
 
 
@@ -57,6 +67,7 @@ def base(tmp_path_factory):
 
     write("reference.parquet", xy(reference))
     write("queries.parquet", xy(queries))
+    write("twice.parquet", xy(queries, x_sd=queries[:, 0]))
     write("other.parquet", pa.table({"u": queries[:, 0], "v": queries[:, 1]}))
     write("words.parquet", xy(queries, name=["?"] * 200))
     write("nested.parquet", xy(queries, list=[[1, 2]] * 200))
@@ -103,6 +114,14 @@ def base(tmp_path_factory):
         column_names=("x", "y"),
     )
     flat.save(folder / "atlas.dpmd")
+    make_mixture(("x", "y")).save(folder / "mixture.dpmd")
+    make_mixture(None).save(folder / "nameless.dpmd")
+    make_mixture(("x", "y_y")).save(folder / "under.dpmd")
+    (folder / "noise.json").write_text('{"x": 0.5, "y": 0.2}')
+    (folder / "words.json").write_text('{"x": "much", "y": 0.2}')
+    (folder / "half.json").write_text('{"x": 0.5}')
+    (folder / "nan.json").write_text('{"x": NaN, "y": 0.2}')
+    (folder / "scales.json").write_text(json.dumps(Preprocessor((0.0, 0.0), (1.0, 1.0)).to_dict()))
     sealed = (folder / "atlas.dpmd").read_bytes()
     (folder / "newer.dpmd").write_bytes(_sealed(_metadata(flat), _arrays(flat), version=99))
     (folder / "edited.dpmd").write_bytes(sealed.replace(b'"dim":1', b'"dim":2'))
@@ -227,6 +246,139 @@ BAD = {
     "preprocessor of bytes": (f"{FIT} --preprocess bytes.json", "bytes.json is not a preprocessor"),
     "preprocessor of a list": (f"{FIT} --preprocess list.json", "list.json is not a preprocessor"),
     "no preprocessor": (f"{FIT} --preprocess nothing.json", "nothing.json does not exist"),
+    # mixtures
+    "mixture with a dim": (
+        f"{FIT_MIXTURE} --dim 1",
+        "--dim is for an atlas: must not be given with --model m",
+    ),
+    "mixture with a bandwidth": (f"{FIT_MIXTURE} --bandwidth 0.5", "--bandwidth is for an atlas"),
+    "mixture with a cover": (f"{FIT_MIXTURE} --cover 0.3", "--cover is for an atlas"),
+    "mixture with anchors": (f"{FIT_MIXTURE} --anchors queries.parquet", "--anchors is for an atlas"),
+    "atlas with components": (
+        f"{FIT} --components 3",
+        "--components is for a mixture: must not be given with",
+    ),
+    "atlas with queries": (f"{FIT} --queries queries.parquet", "--queries is for a mixture"),
+    "atlas that fills in": (f"{FIT} --on-missing fill", "--on-missing is for a mixture"),
+    "atlas without a dim": (instead(FIT, ("--dim 1", "")), "Missing option '--dim'"),
+    "atlas without anchors": (instead(FIT, ("--anchors queries.parquet", "")), "Missing option '--anchors'"),
+    "model of another kind": (instead(FIT_MIXTURE, ("mixture", "forest")), "'forest' is not one of 'atlas'"),
+    "units twice": (f"{FIT_MIXTURE} --preprocess scales.json", "--queries and --preprocess: must not both"),
+    "no components": (instead(FIT_MIXTURE, ("components 1", "components 0")), "--components = 0"),
+    "too many components": (instead(FIT_MIXTURE, ("components 1", "components 999")), "must be at most 256"),
+    "components in the noise": (
+        instead(FIT_MIXTURE, ("components 1", "components 256")),
+        "use fewer components or rounds",
+    ),
+    "components in words": (instead(FIT_MIXTURE, ("components 1", "components some")), "must be an integer"),
+    "mixture: no rounds": (f"{FIT_MIXTURE} --rounds 0", "--rounds = 0"),
+    "mixture: too few records": (
+        instead(FIT_MIXTURE, ("--epsilon 8", "--epsilon 0.05")),
+        "Nothing was spent; about",
+    ),
+    "mixture: overspend": (instead(FIT_MIXTURE, ("clinic", "poor")), "at most --epsilon 0.5 can be paid"),
+    "mixture: units of the reference": (
+        instead(FIT_MIXTURE, ("--queries queries", "--queries reference")),
+        "--queries: reference.parquet is the reference; must be public points",
+    ),
+    "mixture: other columns": (instead(FIT_MIXTURE, ("--queries queries", "--queries other")), "'u', 'v'"),
+    "mixture: infinity in the reference": (
+        instead(FIT_MIXTURE, ("reference.", "reference-inf.")),
+        "pass --on-invalid drop",
+    ),
+    "mixture: missing values are not wanted": (
+        instead(FIT_MIXTURE, ("reference.", "reference-nan.")) + " --on-missing raise",
+        "non-finite or too large values",
+    ),
+    "mixture: contradiction": (
+        f"{FIT_MIXTURE} --on-missing raise --on-invalid drop",
+        "--on-missing = 'raise'",
+    ),
+    "mixture: seed with a ledger": (f"{FIT_MIXTURE} --seed 1", "must not be given with a ledger"),
+    "mixture: no folder": (instead(FIT_MIXTURE, ("new.", "nowhere/new.")), "no folder nowhere"),
+    "clean without noise": (
+        instead(CLEAN, ("--noise 0.5", "")),
+        "--noise: must be given with a mixture: the deviation of the measurement error of the queries, as a "
+        "number in preprocessed units or as column=value in the unit of each column; 0 only fills in missing",
+    ),
+    "noise for an atlas": (
+        f"{TRANSFORM} --noise 0.5",
+        "--noise is for a mixture: must not be given with an a",
+    ),
+    "deviations of an atlas": (f"{TRANSFORM} --deviations _sd", "--deviations is for a mixture"),
+    "missing values of an atlas": (f"{TRANSFORM} --on-missing fill", "--on-missing is for a mixture"),
+    "two models": (f"{TRANSFORM} --model mixture.dpmd", "one of them must be given"),
+    "no model": (instead(TRANSFORM, ("--atlas atlas.dpmd", "")), "--model FILE or --atlas FILE: one of them"),
+    "a mixture as an atlas": (instead(TRANSFORM, ("atlas.dpmd", "mixture.dpmd")), "is a mixture"),
+    "negative noise": (instead(CLEAN, ("0.5", "-1")), "--noise = -1.0: must be a finite number >= 0"),
+    "NaN noise": (instead(CLEAN, ("0.5", "nan")), "--noise = nan: must be"),
+    "endless noise": (instead(CLEAN, ("0.5", "inf")), "--noise = inf: must be"),
+    "noise in words": (
+        instead(CLEAN, ("0.5", "much")),
+        "--noise 'much': must be a number, column=number or a",
+    ),
+    "noise twice": (f"{CLEAN} --noise 0.5", "--noise '0.5': must be given once"),
+    "noise of a column twice": (
+        instead(CLEAN, ("--noise 0.5", "--noise x=1 --noise x=2")),
+        "column 'x' is given more than once",
+    ),
+    "noise of one column only": (instead(CLEAN, ("0.5", "x=0.5")), "--noise lacks 'y'"),
+    "noise of an unknown column": (
+        instead(CLEAN, ("--noise 0.5", "--noise x=1 --noise y=1 --noise z=1")),
+        "--noise holds 'z'",
+    ),
+    "noise without a column": (instead(CLEAN, ("0.5", "=1")), "--noise '=1': must be"),
+    "noise of a column in words": (instead(CLEAN, ("0.5", "x=some")), "--noise 'x=some': must be"),
+    "noise of a column, negative": (
+        instead(CLEAN, ("mixture.dpmd --noise 0.5", "under.dpmd --noise x=1 --noise y_y=-1")),
+        "--noise['y_y'] = -1.0: must be",
+    ),
+    "noise by column without names": (
+        instead(CLEAN, ("mixture.dpmd --noise 0.5", "nameless.dpmd --noise x=1")),
+        "has no column names",
+    ),
+    "noise of no file": (instead(CLEAN, ("0.5", "nothing.json")), "nothing.json does not exist"),
+    "noise of bytes": (instead(CLEAN, ("0.5", "bytes.json")), "bytes.json: must be a JSON object of numbers"),
+    "noise of a list": (instead(CLEAN, ("0.5", "list.json")), "list.json: must be a JSON object of numbers"),
+    "noise of words": (instead(CLEAN, ("0.5", "words.json")), "words.json: must be a JSON object of numbers"),
+    "noise of half the columns": (instead(CLEAN, ("0.5", "half.json")), "--noise lacks 'y'"),
+    "noise file with NaN": (instead(CLEAN, ("0.5", "nan.json")), "--noise['x'] = nan"),
+    "noise file and number": (f"{CLEAN} --noise noise.json", "--noise '0.5': must be given once"),
+    "output over the noise": (
+        instead(CLEAN, ("0.5", "noise.json"), ("new.parquet", "noise.json")) + " --force",
+        "the output must be another file",
+    ),
+    "missing values are refused": (
+        instead(CLEAN, ("queries", "nan")) + " --on-missing refuse",
+        "missing values in column 'y': must have none with --on-missing refuse",
+    ),
+    "missing values are dropped": (
+        f"{CLEAN} --on-missing drop",
+        "'drop' is not one of 'fill', 'keep', 'refuse'",
+    ),
+    "infinity to be cleaned": (instead(CLEAN, ("queries", "inf")), "contains infinity"),
+    "deviations onto a column": (
+        instead(CLEAN, ("queries.parquet", "twice.parquet")) + " --deviations _sd",
+        "has columns with these names already: 'x_sd'",
+    ),
+    "no suffix": (f"{CLEAN} --deviations ''", "--deviations = ''"),
+    "plan: mixture without noise": (
+        instead(PLAN_MIXTURE, ("--noise 0.5", "")),
+        "--noise: must be given with",
+    ),
+    "plan: mixture with a dim": (f"{PLAN_MIXTURE} --dim 1", "--dim is for an atlas"),
+    "plan: atlas with noise": (f"{PLAN} --noise 0.5", "--noise is for a mixture"),
+    "plan: atlas with rounds": (f"{PLAN} --rounds 2", "--rounds is for a mixture"),
+    "plan: atlas without dim": (instead(PLAN, ("--dim 1", "")), "Missing option '--dim'"),
+    "plan: mixture of nobody": (instead(PLAN_MIXTURE, ("2000", "0")), "--reference-rows = 0"),
+    "plan: noise in words": (instead(PLAN_MIXTURE, ("0.5", "much")), "--noise 'much'"),
+    "report: mixture without noise": (
+        "report --model mixture.dpmd queries.parquet -o r.html",
+        "--noise: must be",
+    ),
+    "report: noise without queries": ("report --model mixture.dpmd --noise 1 -o r.html", "without them"),
+    "report: atlas without queries": ("report --model atlas.dpmd -o r.html", "Missing argument 'QUERIES'"),
+    "report: no model": ("report queries.parquet -o r.html", "one of them must be given"),
     # the others
     "plan without rows": (instead(PLAN, ("2000", "0")), "--reference-rows = 0"),
     "plan with NaN": (instead(PLAN, ("queries.", "nan.")), "NaN"),
@@ -301,6 +453,9 @@ BAD = {
 }
 
 
+GOOD = (PLAN, TRANSFORM, FIT, DENOISE, PLAN_MIXTURE, CLEAN, FIT_MIXTURE)
+
+
 def state_of(folder):
     """Everything on disk, and what the ledger says."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "budget.db"]
@@ -344,7 +499,7 @@ def test_machines_get_nothing_on_standard_output_either(base, monkeypatch, capsy
 
 def test_the_commands_that_the_bad_ones_are_made_of_are_good(base, monkeypatch, capsys):
     monkeypatch.chdir(base)
-    for number, command in enumerate((PLAN, TRANSFORM, FIT, DENOISE)):
+    for number, command in enumerate(GOOD):
         words = [f"good{number}-{word}" if word.startswith("new.") else word for word in command.split()]
         assert main(words) == 0, command
         assert capsys.readouterr().out

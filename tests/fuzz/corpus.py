@@ -18,7 +18,8 @@ from functools import cache, partial
 import numpy as np
 
 from dpmd_fast import Ledger
-from dpmd_fast.models.atlas_file import _HEAD_PATTERN, _arrays, _metadata, _sealed
+from dpmd_fast.models.atlas_file import _arrays, _metadata, _sealed
+from dpmd_fast.models.file import HEAD, HEAD_PATTERN
 from fuzz.harness import folder
 from fuzz.targets import atlas
 
@@ -34,11 +35,11 @@ def good_atlas(kind="plain"):
 
 def resealed(data):
     """The bytes with a size and checksum that fit them, where the place of both is still there."""
-    head = _HEAD_PATTERN.search(data)
+    head = HEAD_PATTERN.search(data)
     if head is None:
         return data
-    version = head.group(1).decode()
-    blank = f'{{"format":"dpmd-fast atlas","version":{version},"bytes":{len(data):>19},"sha256":"{"0" * 64}",'
+    kind, version = head.group(1).decode(), head.group(2).decode()
+    blank = HEAD.format(kind, version, len(data), "0" * 64)
     if len(blank) != len(head.group()):
         return data
     data = data.replace(head.group(), blank.encode())

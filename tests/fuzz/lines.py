@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from dpmd_fast.cli import main
 from fuzz.harness import TALLY, Finding, bank, folder, limited, whispers
-from fuzz.targets import atlas, queries, reference
+from fuzz.targets import atlas, mixture, queries, reference
 
 
 def line_folder():
@@ -29,6 +29,7 @@ def line_folder():
         (base / "reference.csv").write_text("x,y\n" + "".join(f"{a},{b}\n" for a, b in reference()))
         (base / "bounds.json").write_text('{"x": [-3, 3], "y": [-3, 3]}')
         atlas("named").save(base / "atlas.dpmd")
+        mixture("named").save(base / "mixture.dpmd")
     return base
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from functools import cache, partial
 import numpy as np
 
 import dpmd_fast as dp
-from dpmd_fast import Atlas, Budget, Preprocessor, metrics
+from dpmd_fast import Atlas, Budget, Mixture, Preprocessor, metrics
 from dpmd_fast.models.geometry.layers import Subspace
 from dpmd_fast.privacy.guarantee import certified_guarantee
 from dpmd_fast.reference import preprocessed_records
@@ -18,7 +19,7 @@ from fuzz.harness import CANARY, NO_CHART, bank, folder
 
 BUDGET = Budget(1.0, 1e-6)
 RICH = Budget(60.0, 1e-6)  # so that charts of few records stand out of the noise
-STATUSES = {"ok", "outside", "clipped", "failed", "no_neighbor"}
+STATUSES = {"ok", "outside", "clipped", "failed", "no_neighbor", "filled"}
 
 
 @cache
@@ -121,6 +122,28 @@ def _check_atlas(arguments, result):
     assert Atlas.load(folder() / "made.dpmd").guarantee == result.guarantee, "guarantee"
 
 
+def _check_mixture(arguments, result):
+    K, D = result.means.shape
+    _finite(result.covariances, (K, D, D))
+    assert abs(result.weights.sum() - 1.0) < 1e-9, "weights"
+    assert (np.linalg.eigvalsh(result.covariances) > 0.0).all(), "covariances"
+    points = queries(D)
+    points[0, 0] = np.nan
+    if result.preprocess is None or not any(result.preprocess.log):
+        _finite(result.transform(points, 0.5, 1), points.shape)
+    assert result.spends, "spends nothing"
+    result.save(folder() / "made.dpmd")
+    assert Mixture.load(folder() / "made.dpmd").guarantee == result.guarantee, "guarantee"
+
+
+def _check_mixture_plan(arguments, result):
+    assert result.components >= 1 and result.rounds >= 0 and result.enough_records >= 1  # noqa: PT018
+    for name in ("signal_to_noise", "component_signal", "mu2"):
+        assert getattr(result, name) > 0.0, name
+    assert result.raw_error >= 0.0, "raw"
+    assert np.isnan(result.public_only_error) or 0.0 <= result.public_only_error <= 1.0, "alone"
+
+
 def _check_moved(arguments, result):
     model, points, moved = result
     assert moved.shape == points.shape, "shape"
@@ -199,8 +222,38 @@ def _changed(made, **changes):
     guarantee = certified_guarantee(
         RICH, mu=made.guarantee.mu, adjacency="replace-one", seeded=False, validated=True
     )
-    fields = {name: getattr(made, name) for name in made.__dataclass_fields__}
-    return Atlas(**{**fields, "guarantee": guarantee, **changes})
+    return dataclasses.replace(made, guarantee=guarantee, **changes)
+
+
+@cache
+def mixture(kind="plain"):
+    """A small mixture, with names or a preprocessor."""
+    scales = Preprocessor((0.0, 0.0), (1.0, 2.0), column_names=("x", "y"))
+    made = dp.release_mixture(
+        reference(n=120),
+        components=2,
+        rounds=1,
+        budget=RICH,
+        preprocess=scales if kind == "preprocessed" else None,
+        n_threads=1,
+    )
+    return dataclasses.replace(made, column_names=("x", "y")) if kind == "named" else made
+
+
+def _clean(kind, arguments):
+    X = arguments["X"]
+    status = isinstance(X, np.ndarray)
+    result = mixture(kind).transform(**arguments, return_status=status)
+    return result if status else (result, None)
+
+
+def _check_cleaned(arguments, result):
+    moved, status = result
+    if status is not None:
+        assert moved.shape == np.asarray(arguments["X"]).shape, "shape"
+        assert set(np.unique(status)) <= STATUSES, "status"
+        if arguments["on_missing"] == "fill":
+            assert np.isfinite(moved[status != "failed"]).all(), "is not finite"
 
 
 def _transform(kind, arguments):
@@ -312,6 +365,41 @@ _SPENDING = (
             "dataset": ("dataset", "ledger", "budget exceeded", "adjacency"),
             "reference": ("reference", "columns"),
             "adjacency": ("adjacency", "n_public"),
+        },
+    ),
+    Target(
+        "release_mixture",
+        partial(_ours, dp.release_mixture),
+        lambda D: dict(
+            reference=reference(D, 120),
+            public=queries(D, 30),
+            budget=RICH,
+            components=2,
+            preprocess=None,
+            rounds=1,
+            adjacency="replace-one",
+            on_invalid="raise",
+            on_missing="fill",
+            columns=None,
+            n_public=None,
+            seed=None,
+            batch_rows=None,
+            **_THREADS,
+        ),
+        ("reference", "public"),
+        _check_mixture,
+        spends=True,
+        called={
+            "public": ("public", "reference", "sample"),
+            "preprocess": ("preprocess", "public"),
+            "budget": ("budget", "epsilon", "mu", "components"),
+            "rounds": ("rounds", "components"),
+            "n_public": ("n_public", "budget", "components"),
+            "ledger": ("ledger", "path", "dataset", "exist", "not a ledger"),
+            "dataset": ("dataset", "ledger", "budget exceeded", "adjacency"),
+            "reference": ("reference", "columns", "budget", "components"),
+            "adjacency": ("adjacency", "n_public"),
+            "on_invalid": ("on_invalid", "on_missing"),
         },
     ),
     Target(
@@ -479,6 +567,34 @@ _FREE = (
         ("anchors",),
         _check_plan,
         called={"anchors": ("anchors", "dim"), "budget": ("budget", "epsilon", "mu")},
+    ),
+    Target(
+        "plan_mixture",
+        partial(_ours, dp.plan_mixture),
+        lambda D: dict(
+            queries=queries(D, 30),
+            n=1000,
+            budget=BUDGET,
+            noise=0.5,
+            components="auto",
+            rounds="auto",
+            adjacency="replace-one",
+            preprocess=None,
+            **_THREADS,
+        ),
+        ("queries",),
+        _check_mixture_plan,
+        called={"queries": ("queries", "sample"), "budget": ("budget", "epsilon", "mu")},
+    ),
+    *(
+        Target(
+            f"Mixture.transform, {kind}",
+            partial(_clean, kind),
+            lambda D: dict(X=queries(2), noise=0.5, on_missing="fill", **_THREADS),
+            ("X",),
+            _check_cleaned,
+        )
+        for kind in ("plain", "named", "preprocessed")
     ),
     *(
         Target(

@@ -54,7 +54,7 @@ def test_arrays_where_a_budget_is_spent(name, columns, place, recipe, paid):
 
 @fuzzed(
     0.02,
-    name=st.sampled_from(["release_moments", "release_atlas", "private_preprocessor"]),
+    name=st.sampled_from(["release_moments", "release_atlas", "release_mixture", "private_preprocessor"]),
     columns=st.integers(1, 3),
     recipe=array_recipes(),
     adjacency=st.sampled_from(["replace-one", "add-remove"]),
@@ -63,7 +63,7 @@ def test_arrays_whose_invalid_records_are_dropped(name, columns, recipe, adjacen
     changes = {"on_invalid": "drop", "adjacency": adjacency}
     if adjacency == "add-remove":
         changes["dataset"] = "other"
-        if name == "release_atlas":
+        if name in ("release_atlas", "release_mixture"):
             changes["n_public"] = 100
     _run(name, columns, 0, recipe, True, **changes)
 

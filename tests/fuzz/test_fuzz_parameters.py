@@ -111,7 +111,7 @@ def _release():
 
 REPORTED = (
     *("queries", "denoised", "status", "guarantee", "atlas", "title", "receipt", "ledger", "dataset"),
-    *("public_points", "parameters", "truth", "column_names", "sections"),
+    *("public_points", "parameters", "truth", "column_names", "sections", "mixture", "noise"),
 )
 
 
@@ -147,6 +147,11 @@ COMMANDS = {
     "fit": f"fit {FILES} --anchors queries.parquet --dim 1 --bandwidth 0.9 --rounds 1 --epsilon 60 "
     f"--delta 1e-6 {PAID} -o new.dpmd",
     "transform": "transform --atlas atlas.dpmd queries.parquet -o new.parquet",
+    "plan mixture": "plan --model mixture --reference-rows 2000 --queries queries.parquet --noise 0.5 "
+    "--epsilon 1 --delta 1e-6",
+    "fit mixture": f"fit --model mixture {FILES} --queries queries.parquet --components 1 --epsilon 60 "
+    f"--delta 1e-6 {PAID} -o new.dpmd",
+    "transform mixture": "transform --model mixture.dpmd --noise 0.5 queries.parquet -o new.parquet",
     "denoise": f"denoise {FILES} queries.parquet --bandwidth 0.8 --dim 1 --epsilon 1 --delta 1e-6 {PAID} "
     "-o new.parquet",
     "ledger create": "ledger create --ledger bank.db --dataset NEW --epsilon 1 --delta 1e-6",
@@ -158,6 +163,10 @@ MORE = {
     "fit": "--bandwidth --cover --rounds --adjacency --on-invalid --columns --n-public --seed --threads "
     "--batch-rows --preprocess --conversion --json --reference --no-ledger",
     "transform": "--threads --status-column --json --force",
+    "plan mixture": "--components --rounds --noise --adjacency --preprocess --columns --dim",
+    "fit mixture": "--components --rounds --on-missing --on-invalid --preprocess --columns --n-public "
+    "--adjacency --batch-rows --threads --no-ledger --dim",
+    "transform mixture": "--noise --on-missing --deviations --status-column --threads --json",
     "denoise": "--steps --mechanism --sensitivity-constant --adjacency --columns --seed --threads "
     "--batch-rows --status-column --beta --theta --no-ledger",
     "ledger create": "--adjacency --bind-to --json",
@@ -192,6 +201,9 @@ WORDS = (
         "reference.parquet",
         "queries.parquet",
         "atlas.dpmd",
+        "mixture.dpmd",
+        "x=0.5",
+        "fill",
     ),
     *("bank.db", "nothing.parquet", "folder", "bounds.json", "reference.csv", "text.parquet", "/dev/null"),
     *("a\nb", "ä", "\udcff", "--help", "--", "--epsilon", "-o", "new.csv", "new.npy", "x" * 300),

@@ -18,6 +18,7 @@ from fuzz.targets import POINTS, atlas, queries, reference
 READERS = {  # entry points that take tables, and the argument that may be one
     "release_moments": "reference",
     "release_atlas": "reference",
+    "release_mixture": "reference",
     "DPManifoldDenoiser": "X",
     "DPManifoldDenoiser, projector": "X",
     "ManifoldDenoiser": "X",
@@ -26,6 +27,9 @@ READERS = {  # entry points that take tables, and the argument that may be one
     "preprocessed_records": "reference",
     "Preprocessor.from_public": "sample",
     "Preprocessor.forward": "X",
+    "Mixture.transform, plain": "X",
+    "Mixture.transform, named": "X",
+    "Mixture.transform, preprocessed": "X",
     "Atlas.transform, plain": "Z",
     "Atlas.transform, named": "Z",
     "Atlas.transform, subspace": "Z",

@@ -292,6 +292,25 @@ def columns_of(n, D, seed=0):
     return X, bounds
 
 
+def test_missing_values_of_a_public_sample_are_left_out():
+    rng = np.random.default_rng(0)
+    X = np.exp(rng.normal(size=(300, 3)) * [0.1, 1.0, 2.0])
+    gaps = np.where(rng.random(X.shape) < 0.2, np.nan, X)
+    made = Preprocessor.from_public(gaps, missing=True)
+    for j in range(3):
+        there = gaps[~np.isnan(gaps[:, j]), j]
+        alone = Preprocessor.from_public(there[:, None])
+        assert (made.center[j], made.scale[j], made.log[j]) == (alone.center[0], alone.scale[0], alone.log[0])
+    assert Preprocessor.from_public(X, missing=True) == Preprocessor.from_public(X)
+    with pytest.raises(ValueError, match="sample contains NaN or infinity"):
+        Preprocessor.from_public(gaps)
+    gaps[:, 1] = np.nan
+    with pytest.raises(
+        ValueError, match="sample has no values in column 'b': must have some in every column"
+    ):
+        Preprocessor.from_public(gaps, missing=True, column_names=["a", "b", "c"])
+
+
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("n", "D", "epsilon"), [(5000, 4, 1.0), (20_000, 10, 0.5), (20_000, 10, 3.0)])
 def test_accuracy(n, D, epsilon, adjacency):

@@ -31,6 +31,7 @@ from dpmd_fast import (
     Ledger,
     dp_projector,
     release_atlas,
+    release_mixture,
     release_moments,
 )
 from dpmd_fast.errors import UserError
@@ -58,6 +59,13 @@ def atlas(reference=Y, queries=Z, budget=BUDGET, **options):
     return release_atlas(reference, queries, bandwidth=0.6, dim=1, budget=budget, **options).guarantee
 
 
+def mixture(reference=Y, queries=Z, budget=BUDGET, **options):
+    made = release_mixture(
+        reference, public=queries, budget=budget, components=1, on_missing="raise", **options
+    )
+    return made.guarantee
+
+
 def projector(reference=Y, queries=Z, budget=BUDGET, **options):
     return dp_projector(reference, queries[0], 0.6, 1, budget, **options).guarantee
 
@@ -78,12 +86,14 @@ def denoiser(mechanism):
 ROUTES = {
     "moments": moments,
     "atlas": atlas,
+    "mixture": mixture,
     "Algorithm 1": projector,
     "preprocessing": preprocessing,
     "direct": denoiser("moments"),
     "Algorithm 2": denoiser("projector"),
 }
-CERTIFIED = ("moments", "atlas", "direct", "preprocessing")
+CERTIFIED = ("moments", "atlas", "mixture", "direct", "preprocessing")
+COUNTED = ("atlas", "mixture")  # they plan with a public number of records
 every = pytest.mark.parametrize("route", ROUTES)
 
 
@@ -179,7 +189,7 @@ def test_without_a_ledger_the_guarantee_says_so(route):
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_no_private_number_is_kept(route, adjacency, ledger):
     ledger.create("counted", 1.0, 1e-6, adjacency=adjacency)
-    options = {"n_public": 2000} if route == "atlas" else {}
+    options = {"n_public": 2000} if route in COUNTED else {}
     ROUTES[route](ledger=ledger, dataset="counted", adjacency=adjacency, **options)
     (spend,) = ledger.history("counted")
     numbers = [value for value in spend.parameters.values() if isinstance(value, (int, float))]
@@ -274,7 +284,7 @@ def test_ledger_and_dataset_come_together(route, ledger, tmp_path):
 
 @pytest.mark.parametrize("route", CERTIFIED)
 def test_another_adjacency_is_refused(route, ledger):
-    options = {"n_public": 2000} if route == "atlas" else {}
+    options = {"n_public": 2000} if route in COUNTED else {}
     with pytest.raises(ValueError, match=r"^adjacency = 'add-remove': .*do not add up"):
         ROUTES[route](ledger=ledger, dataset="people", adjacency="add-remove", **options)
     assert ledger.history("people") == ()
@@ -405,6 +415,14 @@ def test_the_result_of_a_transform_can_be_noted(ledger, tmp_path):
 
 
 # The atlas
+
+
+def test_the_file_of_a_mixture_is_noted(ledger, tmp_path):
+    made = release_mixture(Y, budget=BUDGET, components=1, ledger=ledger, dataset="people")
+    made.save(tmp_path / "mixture.dpmd")
+    (spend,) = ledger.history("people")
+    assert spend.file == str(tmp_path / "mixture.dpmd")
+    assert b"people" not in (tmp_path / "mixture.dpmd").read_bytes()
 
 
 def test_the_file_of_an_atlas_is_noted(ledger, tmp_path):

@@ -18,15 +18,8 @@ import pytest
 import dpmd_fast
 from dpmd_fast import Atlas, Budget
 from dpmd_fast.errors import UserValueError
-from dpmd_fast.models.atlas_file import (
-    _HEAD,
-    _HEAD_PATTERN,
-    _arrays,
-    _metadata,
-    _sealed,
-    read_atlas,
-    write_atlas,
-)
+from dpmd_fast.models.atlas_file import _arrays, _metadata, _sealed, read_atlas, write_atlas
+from dpmd_fast.models.file import HEAD, HEAD_PATTERN
 from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.privacy.guarantee import certified_guarantee
 
@@ -524,11 +517,11 @@ def test_subspaces_that_do_not_fit(tmp_path):
 def resealed(path, **edit):
     """Rewritten by Arrow after a change, with a right size and checksum."""
     data = rewritten(path, **edit)
-    old = _HEAD_PATTERN.search(data).group()
-    blank = _HEAD.format(1, len(data), 64 * "0").encode()
+    old = HEAD_PATTERN.search(data).group()
+    blank = HEAD.format("atlas", 1, len(data), 64 * "0").encode()
     data = data.replace(old, blank)
     sum_ = hashlib.sha256(data).hexdigest()
-    return data.replace(blank, _HEAD.format(1, len(data), sum_).encode())
+    return data.replace(blank, HEAD.format("atlas", 1, len(data), sum_).encode())
 
 
 def test_malformed_tables_with_a_right_checksum(tmp_path):
@@ -590,7 +583,7 @@ def test_damage_below_a_right_checksum_is_no_other_error(tmp_path):
     path = saved(tmp_path, ATLASES["one chart"])
     rng = np.random.default_rng(0)
     data = path.read_bytes()
-    head = _HEAD_PATTERN.search(data).group()
+    head = HEAD_PATTERN.search(data).group()
     blank = head.replace(head[-66:-2], 64 * b"0")
     for _ in range(300):
         changed = bytearray(data.replace(head, blank))

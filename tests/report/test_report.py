@@ -7,13 +7,13 @@ import io
 import os
 import re
 import time
-from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from report_page import Page, digits, without_time
 
 from dpmd_fast import Atlas, Budget, Ledger
 from dpmd_fast.models.geometry.layers import Layer, Subspace
@@ -31,62 +31,6 @@ PAPER = paper_guarantee(
     BUDGET, mu=BUDGET.mu, n=1000, dim=1, bandwidth=0.5, sensitivity_constant=9.0, seeded=False, lemma=2
 )
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)> & '{{ 7*7 }} \ud800\x00\n{% raw %}"
-VOID = {"meta", "img", "br"}
-
-
-class Page(HTMLParser):
-    """Texts, tables and attributes of a page; refuses tags that do not match."""
-
-    def __init__(self, html):
-        super().__init__(convert_charrefs=True)
-        self.html, self.tags, self.attributes = html, [], []
-        self.text, self.sections, self.tables, self.row = "", {}, {}, None
-        self.open, self.section, self.style = [], "head", False
-        self.facts, self.term, self.shares = {}, None, {}
-        self.feed(html)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        self.tags.append(tag)
-        self.attributes.append((tag, attributes))
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "section":
-            self.section = attributes.get("id", f"extra {len(self.sections)}")
-            self.sections[self.section] = ""
-            self.tables[self.section] = []
-        if tag == "table":
-            self.tables[self.section].append([])
-        if tag == "tr":
-            self.tables[self.section][-1].append([])
-        if tag in ("td", "th"):
-            self.tables[self.section][-1][-1].append("")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" in self.open:
-            return
-        self.text += data
-        if self.section in self.sections:
-            self.sections[self.section] += data
-        if self.open and self.open[-1] in ("td", "th"):
-            self.tables[self.section][-1][-1][-1] += data
-        if self.open and self.open[-1] == "dt":
-            self.term = data
-        if self.open and self.open[-1] == "dd":
-            self.facts[self.term] = data
-        if self.open[-2:] == ["li", "span"] and data.strip():
-            self.shares.setdefault(self.section, []).append(data)
-
-    def rows(self, section, table=0):
-        """Rows of a table by their first cell."""
-        return {
-            row[0]: [cell.replace("\u00a0", " ") for cell in row[1:]] for row in self.tables[section][table]
-        }
 
 
 def make_atlas(charts=(40, 30), columns=3, dim=2, wide=None, seed=0, **changes):
@@ -137,14 +81,6 @@ def written(tmp_path, name="report.html", **arguments):
     path = tmp_path / name
     write_report(path, **arguments)
     return Page(path.read_bytes().decode("utf-8"))
-
-
-def without_time(html):
-    return re.sub(r"<time[^>]*>[^<]*</time>", "", html)
-
-
-def digits(value, count):
-    return f"{value:.{count}g}"
 
 
 # What it says

@@ -266,6 +266,8 @@ def test_progress(source, tmp_path, monkeypatch):
 class Stumbling:
     """An atlas that fails on the third batch."""
 
+    kind, missing = "atlas", "refuse"
+
     def __init__(self, error):
         self._error, self._calls = error, []
         self.column_names, self.n_columns = ATLAS.column_names, ATLAS.n_columns

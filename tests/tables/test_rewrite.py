@@ -10,7 +10,7 @@ from samples import make_atlas
 
 from dpmd_fast.models.geometry.layers import Layer
 from dpmd_fast.tables.formats import Incoming
-from dpmd_fast.tables.rewrite import AtlasRewriter, PointsRewriter, run
+from dpmd_fast.tables.rewrite import CleaningRewriter, PointsRewriter, run
 
 N = 1000
 Z = np.random.default_rng(1).uniform(-2.0, 2.0, size=(N, 3))
@@ -48,7 +48,7 @@ def counts(status):
 @pytest.mark.parametrize("n_threads", [1, 2, None])
 def test_an_atlas_moves_batches_in_their_order(n_threads):
     rewriter, written, progress = rewritten(
-        lambda source: AtlasRewriter(make_atlas(), "q.arrow", source, "status"), n_threads=n_threads
+        lambda source: CleaningRewriter(make_atlas(), "q.arrow", source, "status"), n_threads=n_threads
     )
     out = pa.Table.from_batches(written)
     assert out.schema == rewriter.schema
@@ -67,17 +67,17 @@ def test_the_index_is_built_once(monkeypatch):
     field = Layer.field
     monkeypatch.setattr(Layer, "field", lambda self: built.append(self) or field(self))
     atlas = make_atlas()
-    rewritten(lambda source: AtlasRewriter(atlas, "q.arrow", source, None))
+    rewritten(lambda source: CleaningRewriter(atlas, "q.arrow", source, None))
     assert len(built) == len(atlas.layers)
 
 
 def test_arrays():
-    rewriter, written, _ = rewritten(lambda source: AtlasRewriter(make_atlas(), "q.npy", source, None), Z)
+    rewriter, written, _ = rewritten(lambda source: CleaningRewriter(make_atlas(), "q.npy", source, None), Z)
     np.testing.assert_array_equal(np.concatenate(written), MOVED)
     assert rewriter.schema is None
     assert rewriter.status == counts(STATUS)
     with pytest.raises(ValueError, match=r"^q\.npy has 2 columns: must have 3, as the atlas$"):
-        AtlasRewriter(make_atlas(), "q.npy", incoming(value=Z[:, :2]), None)
+        CleaningRewriter(make_atlas(), "q.npy", incoming(value=Z[:, :2]), None)
 
 
 @pytest.mark.parametrize("array", [False, True])
@@ -87,7 +87,7 @@ def test_a_bad_value_is_reported_with_its_rows(array):
     value = bad if array else pa.table(dict(zip("abc", bad.T, strict=True)))
     told = r"^q contains NaN or infinity: .* \(among rows 128 to 191\); fill or leave out such rows first$"
     with pytest.raises(ValueError, match=told):
-        rewritten(lambda source: AtlasRewriter(make_atlas(), "q", source, None), value)
+        rewritten(lambda source: CleaningRewriter(make_atlas(), "q", source, None), value)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -110,7 +110,7 @@ def test_points_replace_columns(dtype):
 
 def test_the_status_column_must_be_new():
     for make in (
-        lambda: AtlasRewriter(make_atlas(), "q.arrow", incoming(), "id"),
+        lambda: CleaningRewriter(make_atlas(), "q.arrow", incoming(), "id"),
         lambda: PointsRewriter(Z, ("a", "b", "c"), None, "q.arrow", incoming(), "id"),
     ):
         with pytest.raises(ValueError, match=r"^status_column = 'id': q\.arrow has a column of that name"):
@@ -119,7 +119,7 @@ def test_the_status_column_must_be_new():
 
 def test_a_writer_that_fails_stops_the_rest():
     source = incoming(8)
-    rewriter = AtlasRewriter(make_atlas(), "q.arrow", source, None)
+    rewriter = CleaningRewriter(make_atlas(), "q.arrow", source, None)
 
     def write(batch, _):
         raise OSError("full")
@@ -147,6 +147,6 @@ def test_few_batches_are_in_flight():
             written.append(1)
 
     slow = source._replace(batches=batches())
-    run(slow, AtlasRewriter(make_atlas(), "q.arrow", slow, None), write, None, 2)
+    run(slow, CleaningRewriter(make_atlas(), "q.arrow", slow, None), write, None, 2)
     assert len(written) == N // 20
     assert max(most) <= 8

@@ -22,6 +22,7 @@ from dpmd_fast.kernels.jit import kernel, prange, threads
 from dpmd_fast.kernels.search.index import BallIndex
 from dpmd_fast.kernels.sums.clip import Clipping, make_clipping
 from dpmd_fast.kernels.sums.features import add_feature_block
+from dpmd_fast.kernels.sums.mixtures import MixtureFrames, add_mixture_block, mixture_width
 from dpmd_fast.kernels.sums.moments import add_moment_block
 from dpmd_fast.kernels.sums.pairs import Pairs, block_rows, pairs_for_block
 from dpmd_fast.kernels.sums.residuals import ResidualFrames, add_residual_block, feature_width
@@ -198,6 +199,29 @@ class FeatureSums(ExactSums):
 
     def _add_block(self, Y: Rows) -> None:
         add_feature_block(self._clipping, Y, self._recent, self._n_threads)
+
+
+class MixtureSums(ExactSums):
+    """Moments of (W_k^T (y - m_k), sqrt(c)) in the frames of the components k of a mixture."""
+
+    def __init__(
+        self,
+        frames: MixtureFrames,
+        tau: float,
+        steps: tuple[float, int],
+        c: float,
+        n_threads: int | None = None,
+    ) -> None:
+        K, D = len(frames.whitening), frames.columns
+        super().__init__(K, D + 1, mixture_width(D), make_clipping(tau, steps), D, n_threads)
+        self._frames = frames
+        self._c = c
+
+    def _order(self) -> NDArray[np.integer[Any]]:
+        return np.arange(len(self._recent))
+
+    def _add_block(self, Y: Rows) -> None:
+        add_mixture_block(self._frames, self._c, self._clipping, Y, self._recent, self._n_threads)
 
 
 def symmetric_integers(

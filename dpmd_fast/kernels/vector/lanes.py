@@ -54,6 +54,13 @@ def fused(builder, a, b, c):
     return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
 
 
+def fixed_fused(builder, a, b, c):
+    """Emit a b + c, rounded once on every target; `fused` may round twice where there is no instruction."""
+    name = f"llvm.fma.v{LANES}f64"
+    call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), name)
+    return builder.call(call, [a, b, c])
+
+
 def horizontal_sum(builder, vector):
     lanes = [builder.extract_element(vector, ir.Constant(I32, i)) for i in range(LANES)]
     return builder.fadd(builder.fadd(lanes[0], lanes[2]), builder.fadd(lanes[1], lanes[3]))
@@ -79,15 +86,25 @@ def _square_distance(typingctx, A, a0, B, b0, count):
     return sig, codegen
 
 
-def _reduce(context, builder, signature, args, difference):
+@intrinsic
+def _fixed_dot(typingctx, A, a0, B, b0, count):
+    sig = types.float64(A, types.int64, B, types.int64, types.int64)
+
+    def codegen(context, builder, signature, args):
+        return _reduce(context, builder, signature, args, difference=False, multiply_add=fixed_fused)
+
+    return sig, codegen
+
+
+def _reduce(context, builder, signature, args, difference, multiply_add=fused):
     """Emit the sum of products (or squared differences) over `count` elements, a multiple of four."""
     A, a0, B, b0, count = args
     pa = pointer_to(context, builder, signature.args[0], A, a0)
     pb = pointer_to(context, builder, signature.args[2], B, b0)
-    return reduce_pairs(builder, pa, pb, count, difference)
+    return reduce_pairs(builder, pa, pb, count, difference, multiply_add)
 
 
-def reduce_pairs(builder, pa, pb, count, difference):
+def reduce_pairs(builder, pa, pb, count, difference, multiply_add=fused):
     """Emit the sum of products (or squared differences) of `count` elements at two pointers."""
     zero = ir.Constant(VECTOR, [0.0] * LANES)
     total = cgutils.alloca_once(builder, VECTOR)
@@ -104,12 +121,12 @@ def reduce_pairs(builder, pa, pb, count, difference):
 
     with cgutils.for_range_slice(builder, integer(0), even, integer(8), intp=I64) as (i, _):
         a, b = term(i)
-        builder.store(fused(builder, a, b, builder.load(total)), total)
+        builder.store(multiply_add(builder, a, b, builder.load(total)), total)
         a, b = term(builder.add(i, integer(4)))
-        builder.store(fused(builder, a, b, builder.load(second)), second)
+        builder.store(multiply_add(builder, a, b, builder.load(second)), second)
     with cgutils.for_range_slice(builder, even, count, integer(4), intp=I64) as (i, _):
         a, b = term(i)
-        builder.store(fused(builder, a, b, builder.load(total)), total)
+        builder.store(multiply_add(builder, a, b, builder.load(total)), total)
     return horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
 
 
@@ -254,27 +271,84 @@ def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
     return sig, codegen
 
 
+def _make_add_multiple(multiply_add):
+    @intrinsic
+    def add_multiple(typingctx, factor, X, x0, Y, y0, count):
+        """Add to Y[y0 + i] the product factor X[x0 + i], i < count, a multiple of four."""
+        i64 = types.int64
+        sig = types.void(types.float64, X, i64, Y, i64, i64)
+
+        def codegen(context, builder, signature, args):
+            factor, X, x0, Y, y0, count = args
+            px = pointer_to(context, builder, signature.args[1], X, x0)
+            py = pointer_to(context, builder, signature.args[3], Y, y0)
+            alpha = splat(builder, factor)
+            with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
+                cell = builder.gep(py, [i])
+                value = load(builder, builder.gep(px, [i]))
+                store(builder, multiply_add(builder, alpha, value, load(builder, cell)), cell)
+            return context.get_dummy_value()
+
+        return sig, codegen
+
+    return add_multiple
+
+
 @intrinsic
-def _add_multiple(typingctx, factor, X, x0, Y, y0, count):
-    """Add to Y[y0 + i] the product factor X[x0 + i], i < count, a multiple of four."""
+def _fixed_gap_dot(typingctx, A, a0, B, b0, Y, y0, count):
+    """Return the sum of (A[a0 + i] - B[b0 + i]) Y[y0 + i] over i < count, a multiple of four."""
     i64 = types.int64
-    sig = types.void(types.float64, X, i64, Y, i64, i64)
+    sig = types.float64(A, i64, B, i64, Y, i64, i64)
 
     def codegen(context, builder, signature, args):
-        factor, X, x0, Y, y0, count = args
-        px = pointer_to(context, builder, signature.args[1], X, x0)
-        py = pointer_to(context, builder, signature.args[3], Y, y0)
-        alpha = splat(builder, factor)
+        A, a0, B, b0, Y, y0, count = args
+        pa = pointer_to(context, builder, signature.args[0], A, a0)
+        pb = pointer_to(context, builder, signature.args[2], B, b0)
+        py = pointer_to(context, builder, signature.args[4], Y, y0)
+        total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
         with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
-            cell = builder.gep(py, [i])
-            store(
-                builder,
-                fused(builder, alpha, load(builder, builder.gep(px, [i])), load(builder, cell)),
-                cell,
-            )
+            a, b, y = (load(builder, builder.gep(source, [i])) for source in (pa, pb, py))
+            builder.store(fixed_fused(builder, builder.fsub(a, b), y, builder.load(total)), total)
+        return horizontal_sum(builder, builder.load(total))
+
+    return sig, codegen
+
+
+@intrinsic
+def _combine_fixed(typingctx, factors, f0, sf, X, x0, sx, count, Y, y0, length):
+    """Set Y[y0 + i] to the sum over k < count of factors[f0 + k sf] X[x0 + k sx + i], i < length."""
+    i64 = types.int64
+    sig = types.void(factors, i64, i64, X, i64, i64, i64, Y, i64, i64)
+
+    def codegen(context, builder, signature, args):
+        factors, f0, sf, X, x0, sx, count, Y, y0, length = args
+        pf = pointer_to(context, builder, signature.args[0], factors, f0)
+        px = pointer_to(context, builder, signature.args[3], X, x0)
+        py = pointer_to(context, builder, signature.args[7], Y, y0)
+        total = cgutils.alloca_once(builder, VECTOR)
+        with cgutils.for_range_slice(builder, integer(0), length, integer(LANES), intp=I64) as (i, _):
+            builder.store(ir.Constant(VECTOR, [0.0] * LANES), total)
+            start = builder.gep(px, [i])
+            with cgutils.for_range(builder, count, intp=I64) as loop:
+                factor = builder.load(builder.gep(pf, [builder.mul(loop.index, sf)]))
+                value = load(builder, builder.gep(start, [builder.mul(loop.index, sx)]))
+                builder.store(fixed_fused(builder, splat(builder, factor), value, builder.load(total)), total)
+            store(builder, builder.load(total), builder.gep(py, [i]))
         return context.get_dummy_value()
 
     return sig, codegen
+
+
+def _plain_combine_fixed(factors, f0, sf, X, x0, sx, count, Y, y0, length):
+    total = np.zeros(length)
+    for k in range(count):
+        total += factors.reshape(-1)[f0 + k * sf] * X.reshape(-1)[x0 + k * sx : x0 + k * sx + length]
+    Y.reshape(-1)[y0 : y0 + length] = total
+
+
+def _plain_fixed_gap_dot(A, a0, B, b0, Y, y0, count):
+    gap = A.reshape(-1)[a0 : a0 + count] - B.reshape(-1)[b0 : b0 + count]
+    return float(np.dot(gap, Y.reshape(-1)[y0 : y0 + count]))
 
 
 def _plain_dot(A, a0, B, b0, count):
@@ -325,4 +399,9 @@ center_block = _plain_center_block if JIT_DISABLED else _center_block
 pack = _plain_pack if JIT_DISABLED else _pack
 pack_scaled = _plain_pack_scaled if JIT_DISABLED else _pack_scaled
 update_four = _plain_update_four if JIT_DISABLED else _update_four
-add_multiple = _plain_add_multiple if JIT_DISABLED else _add_multiple
+add_multiple = _plain_add_multiple if JIT_DISABLED else _make_add_multiple(fused)
+# with the same bits on every machine
+fixed_dot = _plain_dot if JIT_DISABLED else _fixed_dot
+combine_fixed = _plain_combine_fixed if JIT_DISABLED else _combine_fixed
+fixed_gap_dot = _plain_fixed_gap_dot if JIT_DISABLED else _fixed_gap_dot
+add_multiple_fixed = _plain_add_multiple if JIT_DISABLED else _make_add_multiple(fixed_fused)

@@ -9,34 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import Any
 
 import numpy as np
 
 from dpmd_fast.kernels.sums.exact import MomentSums, ResidualSums
-from dpmd_fast.lab.audit.attacks import SEEN, Finding, Kind, audit_one_run, audit_pair
+from dpmd_fast.lab.audit.attacks import Finding, Kind, audit_one_run
 from dpmd_fast.lab.audit.cases import BUDGET, MANY, audit_sums, scaled
-from dpmd_fast.lab.audit.pairs import (
-    Floats,
-    Integers,
-    Pair,
-    Part,
-    farthest,
-    log_ratio,
-    recorded,
-    run_scores,
+from dpmd_fast.lab.audit.pairs import Floats, Integers, Pair, Part, farthest, log_ratio
+from dpmd_fast.lab.audit.runs import (
+    Mechanism,
+    Released,
+    audit_runs,
+    farthest_together,
+    recorded_run,
+    weaker,
 )
-from dpmd_fast.mechanisms import spend
 from dpmd_fast.mechanisms.atlas.release import release_atlas
 from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.privacy.budget import Budget
-from dpmd_fast.privacy.lattice import Lattice
-from dpmd_fast.privacy.noise import noisy_sums
-from dpmd_fast.reference.tasks import SumTask, with_view
+from dpmd_fast.reference.tasks import with_view
 
 CANARIES = 430
 _SPACING = 2.05  # between canaries, in bandwidths: no anchor is in reach of two
@@ -44,36 +37,6 @@ _PUBLIC_SPACING = 0.46
 _DENSITY = 100  # records per bandwidth
 _DELTA = 1e-6  # the bound for one run loses 2 m delta
 _ONE_RUN = Budget(4.5, _DELTA)  # mu = 0.93
-
-
-class Released(NamedTuple):
-    """One release of a run: its task, the exact sums of all records, the noisy values."""
-
-    task: SumTask
-    lattice: Lattice
-    total: Integers
-    values: Floats
-
-    def sums_of(self, records: Floats) -> Integers:
-        """Return what `records` add to the sums."""
-        return self.task.on([records], 1).values
-
-    def locations(self) -> Floats:
-        """Return the locations of a round, in the order of the sums."""
-        sums = self.task.make(n_threads=1)
-        assert isinstance(sums, MomentSums | ResidualSums)
-        index = sums._index if isinstance(sums, MomentSums) else sums._frames.balls
-        out = np.empty((len(index.order), index.columns))
-        out[index.order] = index.rows[:, : index.columns]
-        return out
-
-
-Mechanism = Callable[..., Floats]  # with the arguments of `noisy_sums`
-
-
-def weaker(noise: float, sums: Integers, lattice: Lattice, *rest: Any) -> Floats:
-    """Add less noise than the lattice demands: a broken mechanism."""
-    return noisy_sums(sums, replace(lattice, deviation=round(noise * lattice.deviation)), *rest)
 
 
 def run_atlas(
@@ -84,19 +47,25 @@ def run_atlas(
     **options: Any,
 ) -> tuple[Atlas, list[Released]]:
     """Release an atlas and record its releases; `broken` replaces `noisy_sums`."""
-    with ExitStack() as stack:
-        if broken is not None:
-            stack.enter_context(patch.object(spend, "noisy_sums", broken))
-        sums = stack.enter_context(recorded(spend, "noisy_sums"))
-        calls = stack.enter_context(recorded(spend.Mechanism, "release"))
-        atlas = release_atlas(reference, public, dim=1, budget=budget, **options)
-    releases: list[Released] = []
-    for (_, task, lattice), values in calls:
-        total = sums[len(releases)].arguments[0]
-        if not task.views and atlas.subspace is not None:  # rounds work in the coordinates of the subspace
-            task = with_view(task, atlas.subspace.down)
-        releases.append(Released(task, lattice, total, values))
+    atlas, releases = recorded_run(
+        lambda: release_atlas(reference, public, dim=1, budget=budget, **options), broken
+    )
+    if atlas.subspace is not None:  # rounds work in its coordinates
+        down = atlas.subspace.down
+        releases = [
+            made if made.task.views else made._replace(task=with_view(made.task, down)) for made in releases
+        ]
     return atlas, releases
+
+
+def locations_of(made: Released) -> Floats:
+    """Return the locations of a round, in the order of the sums."""
+    sums = made.task.make(n_threads=1)
+    assert isinstance(sums, MomentSums | ResidualSums)
+    index = sums._index if isinstance(sums, MomentSums) else sums._frames.balls
+    out = np.empty((len(index.order), index.columns))
+    out[index.order] = index.rows[:, : index.columns]
+    return out
 
 
 def pairs(effort: float) -> Iterator[Finding]:
@@ -129,7 +98,7 @@ def pairs(effort: float) -> Iterator[Finding]:
 def _together(
     atlas: Atlas, releases: list[Released], contributions: list[list[Integers]], effort: float
 ) -> Finding:
-    i, j = _farthest_together(releases, contributions)
+    i, j = farthest_together(releases, contributions)
     pair = Pair(
         [
             Part(made.total + alone[i], made.total + alone[j], made.lattice)
@@ -141,27 +110,15 @@ def _together(
     return audit_sums("atlas, all releases together", "core", atlas.guarantee.mu, pair, count)
 
 
-def _farthest_together(releases: list[Released], contributions: list[list[Integers]]) -> tuple[int, int]:
-    """Return the two records farthest apart over all releases, in units of each release's noise."""
-    joint = [
-        np.concatenate(
-            [one.ravel() / made.lattice.deviation for one, made in zip(parts, releases, strict=True)]
-        )
-        for parts in zip(*contributions, strict=True)
-    ]
-    return farthest(joint)
-
-
 def whole_runs(effort: float) -> Iterator[Finding]:
     """Audit many calls of `release_atlas`, three releases each."""
-    yield audit_runs("atlas, all releases together", "mechanism", scaled(1_000, effort))
+    yield audit_atlas_runs("atlas, all releases together", "mechanism", scaled(1_000, effort))
 
 
-def audit_runs(name: str, kind: Kind, runs: int, broken: Callable[[], Mechanism] | None = None) -> Finding:
-    """Attack everything that `runs` calls of `release_atlas` on each of two neighbours released.
-
-    `broken()` makes the mechanism of each run.
-    """
+def audit_atlas_runs(
+    name: str, kind: Kind, runs: int, broken: Callable[[], Mechanism] | None = None
+) -> Finding:
+    """Attack everything that `runs` calls of `release_atlas` on each of two neighbours released."""
     rng = np.random.default_rng(6)
 
     def circle(n: int, scatter: float) -> Floats:
@@ -170,30 +127,8 @@ def audit_runs(name: str, kind: Kind, runs: int, broken: Callable[[], Mechanism]
 
     common, public = circle(1_500, 0.02), circle(60, 0.03)
     run = partial(run_atlas, public=public, bandwidth=0.8, rounds=3, cover=0.5, n_threads=1)
-    atlas, releases = run(common)
     records = np.concatenate([circle(40, 0.01), circle(20, 0.2)])
-    i, j = _farthest_together(releases, [[made.sums_of(one[None]) for one in records] for made in releases])
-    pair = records[[i, j]]
-    neighbours = [np.concatenate([common, one[None]]) for one in pair]
-
-    def parts(side: int, made: list[Released]) -> list[Part]:
-        sides = []
-        for release in made:
-            alone = [release.sums_of(one[None]) for one in pair]
-            totals = [release.total - alone[side] + one for one in alone]
-            sides.append(Part(totals[0], totals[1], release.lattice))
-        return sides
-
-    def draw(side: int, count: int) -> Floats:
-        rows = []
-        for _ in range(count):
-            _, made = run(neighbours[side], broken=None if broken is None else broken())
-            rows.append(run_scores(parts(side, made), [release.values for release in made]))
-        return np.array(rows)
-
-    mu = Pair(parts(0, run(neighbours[0])[1])).mu
-    what = "release_atlas, end to end"
-    return audit_pair(name, kind, atlas.guarantee.mu, draw, runs, what=what, pair=mu, seen=SEEN)
+    return audit_runs(name, kind, runs, run, common, records, what="release_atlas, end to end", broken=broken)
 
 
 def one_run(effort: float) -> Iterator[Finding]:
@@ -228,7 +163,7 @@ def audit_canaries(
     for made in releases:
         others = made.total - made.sums_of(chosen)
         first, second = (others + made.sums_of(sides[:, side]) for side in (0, 1))
-        owner = np.abs(made.locations()[:, :1] - places).argmin(axis=1) // 2
+        owner = np.abs(locations_of(made)[:, :1] - places).argmin(axis=1) // 2
         for i in range(canaries):
             where = owner == i
             # one side of this canary is present, and no other canary is in reach

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmd_fast.lab.audit.atlas import CANARIES, Mechanism, audit_canaries, audit_runs
+from dpmd_fast.lab.audit.atlas import CANARIES, audit_atlas_runs, audit_canaries
 from dpmd_fast.lab.audit.attacks import Finding, audit_pair
 from dpmd_fast.lab.audit.cases import (
     BANDWIDTH,
@@ -25,6 +25,7 @@ from dpmd_fast.lab.audit.cases import (
     worst_neighbours,
 )
 from dpmd_fast.lab.audit.pairs import Floats, ForkedPair, Integers, Pair, Part, Setting
+from dpmd_fast.lab.audit.runs import Mechanism
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.entropy import EntropySource, open_source
 from dpmd_fast.privacy.lattice import Lattice
@@ -132,7 +133,7 @@ def same_noise_every_round(effort: float) -> Iterator[Finding]:
 
         return shared
 
-    yield audit_runs("atlas with one noise stream for all rounds", "control", 200, broken)
+    yield audit_atlas_runs("atlas with one noise stream for all rounds", "control", 200, broken)
 
 
 GROUPS: tuple[tuple[str, Callable[[float], Iterable[Finding]]], ...] = (

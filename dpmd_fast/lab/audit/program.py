@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dpmd_fast.lab.audit import atlas, cases, controls
+from dpmd_fast.lab.audit import atlas, cases, controls, mixture
 from dpmd_fast.lab.audit.attacks import DELTA, Finding
 
 
@@ -45,7 +45,7 @@ def table(findings: Sequence[Finding]) -> str:
 
 def run(effort: float = 1.0, progress: Callable[[str], Any] = lambda name: None) -> Iterator[Finding]:
     """Run the mechanisms first, then the negative controls. `effort` scales the number of releases."""
-    for name, group in (*cases.GROUPS, *atlas.GROUPS, *controls.GROUPS):
+    for name, group in (*cases.GROUPS, *atlas.GROUPS, *mixture.GROUPS, *controls.GROUPS):
         progress(name)
         yield from group(effort)
 

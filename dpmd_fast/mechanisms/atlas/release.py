@@ -18,12 +18,13 @@ from dpmd_fast.arguments import (
     checked_beta,
     checked_cover,
     checked_integer,
-    shown,
+    is_auto,
 )
 from dpmd_fast.errors import UserRuntimeError, UserValueError, either
 from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.mechanisms.atlas.rounds import Attempt, Rounds, run_rounds
 from dpmd_fast.mechanisms.atlas.subspace import release_subspace
+from dpmd_fast.mechanisms.preprocessed import check_paid, preprocessing_cost, with_preprocessing
 from dpmd_fast.mechanisms.spend import (
     Floats,
     LedgerArgument,
@@ -32,6 +33,7 @@ from dpmd_fast.mechanisms.spend import (
     check_terms,
     open_records,
     prepare,
+    public_count,
     public_points,
 )
 from dpmd_fast.models.atlas import Atlas
@@ -41,9 +43,8 @@ from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.geometry.tuning import LEAST_COLUMNS, MOST_ROUNDS, SMALLEST_SHARE
 from dpmd_fast.models.preprocessor import INVALID, Preprocessor
 from dpmd_fast.privacy.budget import Budget
-from dpmd_fast.privacy.guarantee import Adjacency, joint_guarantee
+from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import choose_lattice
-from dpmd_fast.reference.sources.base import ReferenceSource
 from dpmd_fast.reference.sources.mapped import preprocessed_source
 
 
@@ -143,9 +144,9 @@ def release_atlas(
     check_anchors(Z, shape.dim)
     source = original
     if preprocess is not None:
-        _check_paid(preprocess, terms)
+        check_paid(preprocess, terms)
         source = preprocessed_source(preprocess, original)
-    n = _public_count(source, adjacency, n_public)
+    n = public_count(source, adjacency, n_public)
     if not source.rereadable:
         raise UserValueError(
             "reference is a stream that can be read only once: an atlas reads it several times"
@@ -166,7 +167,7 @@ def release_atlas(
             "bandwidth": shape.bandwidth or "auto",
             "dim": shape.dim or "auto",
             "rounds": shape.rounds or "auto",
-            **_preprocessing_cost(preprocess),
+            **preprocessing_cost(preprocess),
         },
         bound_to=original,
         advice=None if preprocess is None else INVALID,
@@ -233,10 +234,8 @@ def _atlas(
     mechanism: Mechanism, built: _Built, names: tuple[str, ...] | None, preprocess: Preprocessor | None
 ) -> Atlas:
     """Return the model that was released."""
-    guarantee, spends, attempt = mechanism.guarantee, list(built.spends), built.attempt
-    if preprocess is not None and preprocess.guarantee is not None:
-        guarantee = joint_guarantee(guarantee, preprocess.guarantee)
-        spends.insert(0, ("preprocessing", preprocess.guarantee.mu**2))
+    attempt = built.attempt
+    guarantee, spends = with_preprocessing(mechanism.guarantee, built.spends, preprocess)
     return Atlas(
         guarantee=guarantee,
         layers=tuple(Layer.of(made) for made in attempt.fields),
@@ -244,7 +243,7 @@ def _atlas(
         dim=attempt.dim,
         bandwidth=attempt.bandwidth,
         signal_to_noise=tuple(attempt.signals),
-        spends=tuple(spends),
+        spends=spends,
         column_names=preprocess.column_names if names is None and preprocess is not None else names,
         preprocess=None if preprocess is None else replace(preprocess, receipt=None),
         receipt=mechanism.receipt,
@@ -269,37 +268,13 @@ def _search(Z: Floats, n: int, terms: Terms, shape: _Shape) -> BandwidthSearch |
     return search
 
 
-def _check_paid(preprocess: Preprocessor, terms: Terms) -> None:
-    """Refuse a private preprocessor whose cost cannot be added to that of the atlas."""
-    paid = preprocess.guarantee
-    if paid is None:
-        return
-    if paid.adjacency != terms.adjacency:
-        raise UserValueError(
-            f"adjacency = {terms.adjacency!r}: the preprocessing was released under {paid.adjacency!r}, and "
-            "spends under different adjacencies do not add up",
-            argument="adjacency",
-        )
-    if terms.account is not None and paid.holds == "not private":
-        raise UserValueError(
-            "preprocess was made with a seed: must be private if a ledger pays for the atlas"
-        )
-
-
-def _preprocessing_cost(preprocess: Preprocessor | None) -> dict[str, float]:
-    """Return, for the ledger, the cost of the preprocessor, which may have been charged elsewhere."""
-    if preprocess is None or preprocess.guarantee is None:
-        return {}
-    return {"preprocessing_mu2": preprocess.guarantee.mu**2}
-
-
 def _checked_shape(bandwidth: Any, dim: Any, rounds: Any, beta: Any, cover: Any) -> _Shape:
     if checked_beta(beta) != 2.0:
         raise UserValueError(f"beta = {beta!r}: an atlas supports 2 only", argument="beta")
     return _Shape(
-        None if _is_auto("bandwidth", bandwidth) else checked_bandwidth(bandwidth),
-        None if _is_auto("dim", dim) else checked_integer("dim", dim, minimum=1),
-        None if _is_auto("rounds", rounds) else _checked_rounds(rounds),
+        None if is_auto("bandwidth", bandwidth) else checked_bandwidth(bandwidth),
+        None if is_auto("dim", dim) else checked_integer("dim", dim, minimum=1),
+        None if is_auto("rounds", rounds) else _checked_rounds(rounds),
         checked_cover(cover),
     )
 
@@ -311,25 +286,3 @@ def _checked_rounds(rounds: object) -> int:
             f"rounds = {number}: must be at most {MOST_ROUNDS}, or shares get too small", argument="rounds"
         )
     return number
-
-
-def _is_auto(name: str, value: object) -> bool:
-    if isinstance(value, str) and value != "auto":
-        raise UserValueError(f"{name} = {shown(value)}: must be a number or 'auto'", argument=name)
-    return isinstance(value, str)
-
-
-def _public_count(source: ReferenceSource, adjacency: Adjacency, n_public: int | None) -> int:
-    """Return a number of records that may be used for planning."""
-    if n_public is not None:
-        return checked_integer("n_public", n_public, minimum=1)
-    if adjacency == "add-remove":
-        raise UserValueError(
-            "n_public = None: with 'add-remove' the number of records is private; give a guess",
-            argument="n_public",
-        )
-    if source.rows is None:
-        raise UserValueError(
-            "n_public = None: the reference does not know its number of rows; give it", argument="n_public"
-        )
-    return source.rows

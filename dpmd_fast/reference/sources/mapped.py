@@ -49,8 +49,12 @@ def mapped_block(
         return mapping(np.asarray(block, dtype=np.float64))
 
 
-def preprocessed_source(preprocess: Preprocessor, source: ReferenceSource) -> ReferenceSource:
+def preprocessed_source(
+    preprocess: Preprocessor, source: ReferenceSource, *, keep_missing: bool = False
+) -> ReferenceSource:
     """Return the records of `source` in preprocessed units.
+
+    Values that are not valid become NaN; with `keep_missing` infinite, so that NaN is what was missing.
 
     Each record is mapped by itself, with public numbers, so neighbouring data sets stay neighbours, and the
     guarantee of a release of the mapped records holds for the records.
@@ -61,7 +65,7 @@ def preprocessed_source(preprocess: Preprocessor, source: ReferenceSource) -> Re
             "preprocessor"
         )
     preprocess.check_names("reference", source.column_names)
-    return MappedSource(source, preprocess.mapping())
+    return MappedSource(source, preprocess.mapping(keep_missing=keep_missing))
 
 
 def preprocessed_records(

@@ -131,3 +131,36 @@ def test_add_multiple(count):
     ref.reshape(-1)[5 : 5 + count] += -3.0 * X.reshape(-1)[24 : 24 + count]
     run_add_multiple(-3.0, X, 24, Y, 5, count)
     np.testing.assert_array_equal(Y, ref)
+
+
+@kernel
+def run_fixed(A, a0, B, b0, Y, y0, count):
+    lanes.add_multiple_fixed(2.0, A, a0, Y, y0, count)
+    return lanes.fixed_dot(A, a0, B, b0, count), lanes.fixed_gap_dot(A, a0, B, b0, Y, y0, count)
+
+
+@kernel
+def run_combine(factors, f0, sf, X, x0, sx, count, Y, y0, length):
+    lanes.combine_fixed(factors, f0, sf, X, x0, sx, count, Y, y0, length)
+
+
+@pytest.mark.parametrize("count", [4, 8, 12, 28])
+def test_sums_with_the_same_bits_everywhere(count):
+    rng = np.random.default_rng(count)
+    A, B, Y = (small_integers(rng, 40) for _ in range(3))
+    a, b, ref = A[5 : 5 + count], B[7 : 7 + count], Y.copy()
+    ref[3 : 3 + count] += 2.0 * a
+    product, gap_product = run_fixed(A, 5, B, 7, Y, 3, count)
+    np.testing.assert_array_equal(Y, ref)
+    assert product == a @ b
+    assert gap_product == (a - b) @ ref[3 : 3 + count]
+
+
+@pytest.mark.parametrize(("count", "length"), [(0, 4), (1, 8), (3, 12), (5, 20)])
+def test_combination_of_rows(count, length):
+    rng = np.random.default_rng(count)
+    factors, X = small_integers(rng, 6, 7), small_integers(rng, 6, 32)
+    comp = np.full(length + 8, GUARD)
+    run_combine(factors, 2, 7, X, 5, 32, count, comp, 3, length)
+    np.testing.assert_array_equal(comp[3 : 3 + length], factors[:count, 2] @ X[:count, 5 : 5 + length])
+    np.testing.assert_array_equal(np.delete(comp, np.arange(3, 3 + length)), GUARD)

@@ -1,0 +1,133 @@
+"""Clean points given noisy and incomplete ones, under a mixture of normal distributions.
+
+A point x of component k is N(m, S); z = x + e is seen, e ~ N(0, E) with a diagonal E, without the columns M
+that are NaN. With A = S + E, P = A^-1 = W W^T and gap = z - m, expected where z is missing:
+
+    log density of the component    log pi - 1/2 log det A - 1/2 log det P_MM - 1/2 q,   q = gap^T P gap
+    mean of x in it                 z - E P gap = m + S P gap
+    variances of x in it            diag(S - S P S) + |L_M^-1 (P S)_M|^2 by columns,   L_M L_M^T = P_MM
+
+A row's result depends on that row and the components alone, to the last bit, on every machine: sums have a
+fixed order, and nothing comes from a library. The same kernel therefore may look at private records.
+
+In `mixture/`, `components` holds what is prepared, `blocks` rows and what is missing in them, `densities` the
+shares of the components and `moments` the results.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.mixture.blocks import expect_missing, take_block
+from dpmd_fast.kernels.mixture.components import PosteriorComponents, make_components
+from dpmd_fast.kernels.mixture.densities import complete_logs, set_shares
+from dpmd_fast.kernels.mixture.moments import multiply_counting, set_moments
+
+__all__ = ["PosteriorComponents", "fill_missing", "log_densities", "make_components", "posterior"]
+
+_BLOCK = 128  # rows that one call of the inner function takes; half as many if their products fill the cache
+_CACHED = 1 << 16  # numbers
+_HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+def posterior(
+    components: PosteriorComponents, Z: np.ndarray, *, deviations: bool, n_threads: int | None = None
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Return means (n, D), deviations (n, D) if asked for, and log densities (n,) of what is there.
+
+    NaN in `Z` is a missing value. A row without any value gets the moments of the mixture, and 0.
+    """
+    means = np.empty(Z.shape)
+    spreads = np.empty(Z.shape if deviations else (0, 0))
+    densities = np.empty(len(Z))
+    _run(components, Z, means, spreads, densities, n_threads)
+    return means, (spreads if deviations else None), densities
+
+
+def log_densities(components: PosteriorComponents, Z: np.ndarray, n_threads: int | None = None) -> np.ndarray:
+    """Return the log densities (n,) of `posterior`, to the last bit, without the moments."""
+    densities = np.empty(len(Z))
+    _run(components, Z, np.empty((0, 0)), np.empty((0, 0)), densities, n_threads)
+    return densities
+
+
+def fill_missing(components: PosteriorComponents, Z: np.ndarray, n_threads: int | None = None) -> np.ndarray:
+    """Return `Z` with NaN replaced by means under components without noise; empty rows stay as they are.
+
+    A row with infinite or huge values may get any numbers; no other row changes with it.
+    """
+    filled = np.array(Z, dtype=np.float64, order="C")
+    gone = np.isnan(filled)
+    rows = np.flatnonzero(gone.any(axis=1) & ~gone.all(axis=1))
+    if len(rows):
+        part = filled[rows]
+        means = posterior(components, part, deviations=False, n_threads=n_threads)[0]
+        filled[rows] = np.where(gone[rows], means, part)
+    return filled
+
+
+def _run(components, Z, means, spreads, densities, n_threads):
+    Z = np.ascontiguousarray(Z, dtype=np.float64)
+    size = _BLOCK if _BLOCK * components.means.size <= _CACHED else _BLOCK // 2
+    if len(Z) <= size:  # entering a parallel region would cost more than the work
+        _serial(components, Z, means, spreads, densities)
+        return
+    order = _by_pattern(Z)
+    done = np.zeros(-(-len(Z) // size), np.bool_)
+    with threads(n_threads, chunk=4):
+        _parallel(components, Z, order, size, means, spreads, densities, done)
+    if not done.all():  # a thread's error can get lost
+        raise MemoryError("posterior moments could not be computed: a thread found no memory")
+
+
+def _by_pattern(Z: np.ndarray) -> np.ndarray:
+    """Return an order of rows in which those with the same missing columns follow each other."""
+    gone = np.isnan(Z)
+    some = gone.any(axis=1)
+    if not some.any():
+        return np.arange(len(Z))
+    rows = np.flatnonzero(some)
+    bits = np.packbits(gone[rows], axis=1)
+    words = np.zeros((len(rows), -(-bits.shape[1] // 8) * 8), np.uint8)
+    words[:, : bits.shape[1]] = bits
+    return np.concatenate([np.flatnonzero(~some), rows[np.lexsort(words.view(np.uint64).T)]])
+
+
+@device
+def _posterior_block(components, Z, order, means, spreads, densities):
+    """Set the results of the rows of Z that `order` names."""
+    K, D, width = components.whitening.shape
+    n = len(order)
+    block = take_block(components, Z, order)
+    logs, shares, best = np.empty((K, n)), np.empty((K, n)), np.empty(n)
+    for k in range(K):
+        for r in range(n):
+            logs[k, r] = components.log_weights[k]
+    if block.fills.shape[2] > 0:
+        expect_missing(components, block, logs)
+    pairs, terms = np.empty((K * n, 2), np.int64), np.empty((K * n + 4, width))
+    count = complete_logs(components, block, logs, pairs, terms)
+    set_shares(logs, best, shares)
+    for r in range(n):
+        there = D - block.counts[r]
+        densities[order[r]] = 0.0 if there == 0 else best[r] - there * _HALF_LOG_2_PI
+    if len(means) > 0:
+        if not components.direct:
+            count = multiply_counting(components, block, shares, pairs, terms)
+        set_moments(components, block, shares, pairs[:count], terms, Z, order, means, spreads)
+
+
+@kernel
+def _serial(components, Z, means, spreads, densities):
+    _posterior_block(components, Z, np.arange(len(Z)), means, spreads, densities)
+
+
+@kernel(parallel=True)
+def _parallel(components, Z, order, size, means, spreads, densities, done):
+    for chunk in prange(len(done)):
+        first = np.int64(chunk) * size
+        _posterior_block(components, Z, order[first : first + size], means, spreads, densities)
+        done[chunk] = True

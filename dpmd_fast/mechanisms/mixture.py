@@ -1,0 +1,283 @@
+"""`release_mixture`: spend a budget on a private reference once; keep a mixture of Gaussians.
+
+records --> one component for all --> start --> rounds of all components in their own frames --> Mixture
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from dpmd_fast.arguments import check_memory, checked_choice, checked_integer, is_auto, shown
+from dpmd_fast.columns import names_of
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.kernels.jit import single_blas
+from dpmd_fast.kernels.posterior import fill_missing, make_components
+from dpmd_fast.kernels.sums.exact import MixtureSums
+from dpmd_fast.kernels.sums.mixtures import make_mixture_frames
+from dpmd_fast.mechanisms.preprocessed import check_paid, preprocessing_cost, with_preprocessing
+from dpmd_fast.mechanisms.spend import (
+    LedgerArgument,
+    Mechanism,
+    Terms,
+    check_terms,
+    open_records,
+    prepare,
+    public_count,
+    public_points,
+)
+from dpmd_fast.models.gaussians.components import Gaussians, in_data_units, read_moments
+from dpmd_fast.models.gaussians.recipe import Recipe, choose_recipe, public_normal, start
+from dpmd_fast.models.gaussians.tuning import (
+    HOMOGENEOUS,
+    LEAST_MASS,
+    LEAST_SIGNAL,
+    MOST_GIVEN_COMPONENTS,
+    MOST_ROUNDS,
+)
+from dpmd_fast.models.mixture import Mixture
+from dpmd_fast.models.preprocessor import INVALID, Preprocessor
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.guarantee import Adjacency
+from dpmd_fast.privacy.lattice import Steps, choose_lattice
+from dpmd_fast.reference.sources.base import ReferenceSource
+from dpmd_fast.reference.sources.mapped import preprocessed_source
+from dpmd_fast.reference.tasks import SumTask
+
+
+def release_mixture(
+    reference: Any,
+    *,
+    budget: Budget,
+    components: int | Literal["auto"] = "auto",
+    public: Any = None,
+    preprocess: Preprocessor | None = None,
+    rounds: int | Literal["auto"] = "auto",
+    adjacency: Adjacency = "replace-one",
+    on_invalid: str = "raise",
+    on_missing: str = "fill",
+    columns: list[str] | None = None,
+    n_public: int | None = None,
+    ledger: LedgerArgument = None,
+    dataset: str | None = None,
+    seed: int | None = None,
+    n_threads: int | None = None,
+    batch_rows: int | None = None,
+) -> Mixture:
+    """Release a mixture of Gaussians that describes a private reference.
+
+    For data that lie near no surface, such as blood markers or most tables. The mixture denoises points whose
+    measurement error is known, fills in what is missing and says how sure it is, at no further cost.
+
+    Parameters
+    ----------
+    reference : array, DataFrame, Arrow table, path or list of paths of Parquet files, Dask or Spark frame
+        The private records. They are read once for every release, in batches.
+    budget : Budget
+        Spent completely.
+    components : int or "auto"
+        Number of Gaussians. "auto" takes as many as leave each of them well above the noise, up to 32; one is
+        a linear filter.
+    public : array or table, optional
+        Public points in the units of the reference; without `preprocess`, their medians and median absolute
+        deviations become the units of the columns. Never take them from the reference.
+    preprocess : Preprocessor, optional
+        Maps the columns to units in which a public median is 0 and a public median absolute deviation is 1;
+        `Mixture` then takes and returns original units. Without it and without `public`, the columns must be
+        in such units already.
+    rounds : int or "auto"
+        Number of releases of all components.
+    adjacency : {"replace-one", "add-remove"}
+        Which data sets count as neighbours. With "add-remove" the number of records is private, and
+        `n_public` must be given.
+    on_invalid : {"raise", "drop"}
+        How to treat records with infinite or huge values, or values that are not positive in a logged column.
+        "raise" reads the reference once before the spend and refuses it, without saying which record; "drop"
+        lets them contribute nothing.
+    on_missing : {"fill", "drop", "raise"}
+        How to treat records with missing values (NaN or null). "fill" puts the conditional mean under what
+        has been released so far in their place; "drop" lets such records contribute nothing; "raise" refuses
+        the reference.
+    columns : list of str, optional
+        Columns to use, if the reference is a table.
+    n_public : int, optional
+        A public guess of the number of records, for planning only.
+    ledger : Ledger or path, optional
+        Pays for the mixture: the whole budget is debited before the first pass over the reference that is
+        released, or refused with `BudgetExceeded`. Without a ledger, only this mixture is counted.
+    dataset : str, optional
+        The name of the reference in the ledger.
+    seed : int, optional
+        Makes the mixture reproducible and therefore not private; refused with a ledger.
+    n_threads, batch_rows : int, optional
+        Threads to use, records to read at a time; neither changes the result.
+
+    Returns
+    -------
+    Mixture
+
+    Notes
+    -----
+    Privacy: every release is a sum of clipped positive semidefinite matrices with exact noise, as in
+    `release_moments`. A record's features, responsibilities and filled-in values are functions of the record
+    and of earlier releases. All components of a record are clipped together, so the noise does not grow with
+    their number. mu^2 adds up over releases.
+    """
+    terms = check_terms(
+        budget=budget,
+        ledger=ledger,
+        dataset=dataset,
+        seed=seed,
+        adjacency=adjacency,
+        on_invalid=on_invalid,
+        n_threads=n_threads,
+    )
+    _check_missing(on_missing, terms)
+    original = open_records(terms, reference, columns, batch_rows)
+    preprocess = _units(public, preprocess, original, reference)
+    source = original
+    if preprocess is not None:
+        check_paid(preprocess, terms)
+        source = preprocessed_source(preprocess, original, keep_missing=True)
+    n = public_count(source, adjacency, n_public)
+    if not source.rereadable:
+        raise UserValueError(
+            "reference is a stream that can be read only once: a mixture reads it several times"
+        )
+    recipe = choose_recipe(
+        n,
+        source.n_columns,
+        budget.mu,
+        adjacency,
+        None
+        if is_auto("components", components)
+        else _checked_number("components", components, MOST_GIVEN_COMPONENTS),
+        None if is_auto("rounds", rounds) else _checked_number("rounds", rounds, MOST_ROUNDS),
+    )
+    _check_worth(recipe, n, terms)
+    check_memory(recipe.components, source.n_columns)
+    for share in recipe.shares:  # refuses a mu out of range, before the spend
+        choose_lattice(math.sqrt(share) * budget.mu, recipe.tau, adjacency)
+    mechanism = prepare(
+        terms,
+        source,
+        terms.certified(budget.mu, "the mixture and all that is made with it"),
+        "mixture",
+        mechanism="mixture",
+        parameters={
+            "columns": source.n_columns,
+            "components": recipe.components,
+            "rounds": len(recipe.shares) - 1,
+            "on_missing": on_missing,
+            **preprocessing_cost(preprocess),
+        },
+        bound_to=original,
+        missing=on_missing != "raise",
+        advice=None if preprocess is None else INVALID,
+        rows=n,
+    )
+    with mechanism.failing_safely(), single_blas():
+        made = _run(mechanism, recipe, budget.mu, fill=on_missing == "fill")
+    guarantee, spends = with_preprocessing(mechanism.guarantee, made.spends, preprocess)
+    names = source.column_names
+    return Mixture(
+        guarantee=guarantee,
+        weights=made.model.weights,
+        means=made.model.means,
+        covariances=made.model.covariances,
+        signal_to_noise=made.signals,
+        spends=spends,
+        column_names=preprocess.column_names if names is None and preprocess is not None else names,
+        preprocess=None if preprocess is None else replace(preprocess, receipt=None),
+        receipt=mechanism.receipt,
+    )
+
+
+class _Made(NamedTuple):
+    """The released components, their masses over the noise, and what each release spent."""
+
+    model: Gaussians
+    signals: tuple[float, ...]
+    spends: list[tuple[str, float]]
+
+
+def _run(mechanism: Mechanism, recipe: Recipe, mu: float, *, fill: bool) -> _Made:
+    """Spend the budget: all records as one component, then the rounds of all components."""
+    assert mechanism.source is not None
+    model = public_normal(mechanism.source.n_columns)
+    signals: tuple[float, ...] = ()
+    spends: list[tuple[str, float]] = []
+    for number, share in enumerate(recipe.shares):
+        if number == 1:
+            model = start(model, recipe.components)
+        lattice = choose_lattice(math.sqrt(share) * mu, recipe.tau, mechanism.adjacency)
+        task = _sums(model, recipe.tau, lattice.steps, fill)
+        found = read_moments(mechanism.release(task, lattice), lattice.noise_scale)
+        model = in_data_units(model, found)
+        signals = tuple((1.0 / found.noise).tolist())
+        what = f"round {number}, {recipe.components} components" if number else "all records as one component"
+        spends.append((what, share * mu**2))
+    return _Made(model, signals, spends)
+
+
+def _sums(model: Gaussians, tau: float, steps: Steps, fill: bool) -> SumTask:
+    """Return the task that sums what records add in the frames of `model`, filled in by it if asked."""
+    frames = make_mixture_frames(model.log_weights, model.means, model.whitening)
+    views = (partial(fill_missing, make_components(*model, np.zeros(model.means.shape[1]))),) if fill else ()
+    return SumTask(partial(MixtureSums, frames, tau, steps, HOMOGENEOUS), views)
+
+
+def _units(
+    public: Any, preprocess: Preprocessor | None, source: ReferenceSource, reference: Any
+) -> Preprocessor | None:
+    """Return the preprocessor that was given, or one with the medians and MADs of the public points."""
+    if preprocess is not None and not isinstance(preprocess, Preprocessor):
+        raise UserValueError(
+            f"preprocess = {shown(preprocess)}: must be a Preprocessor or None", argument="preprocess"
+        )
+    if public is None:
+        return preprocess
+    if preprocess is not None:
+        raise UserValueError("public and preprocess are both given: must be one of them, for the units")
+    points = public_points("public", public, source, reference)
+    names = names_of(public) if source.column_names is None else source.column_names
+    return Preprocessor.from_public(points, log=False, column_names=names)
+
+
+def _check_worth(recipe: Recipe, n: int, terms: Terms) -> None:
+    """Refuse to spend where the noise of one component hides the records."""
+    if recipe.signal < LEAST_SIGNAL:
+        enough = math.ceil(n * LEAST_SIGNAL / recipe.signal)
+        raise UserValueError(
+            f"budget: {n} records are too few at epsilon = {terms.budget.epsilon:g}, delta = "
+            f"{terms.budget.delta:g}: even one component would be mostly noise. Nothing was spent; about "
+            f"{enough} records would be enough at this budget",
+            argument="budget",
+        )
+    least = recipe.signal * math.sqrt(recipe.shares[-1]) / recipe.components
+    if least < LEAST_MASS:
+        raise UserValueError(
+            f"components = {recipe.components}: each would have a mass of {least:.1f} deviations of its "
+            f"noise: must be at least {LEAST_MASS:g}; use fewer components or rounds",
+            argument="components",
+        )
+
+
+def _check_missing(on_missing: object, terms: Terms) -> None:
+    checked_choice("on_missing", on_missing, ("fill", "drop", "raise"))
+    if on_missing == "raise" and terms.on_invalid == "drop":
+        raise UserValueError(
+            "on_missing = 'raise': must be 'fill' or 'drop' where invalid records are dropped without a look",
+            argument="on_missing",
+        )
+
+
+def _checked_number(name: str, value: object, most: int) -> int:
+    number = checked_integer(name, value, minimum=1)
+    if number > most:
+        raise UserValueError(f"{name} = {number}: must be at most {most}", argument=name)
+    return number

@@ -1,0 +1,89 @@
+"""Weighted Gaussians: their frames, and what a noisy release of second moments in these frames says of them.
+
+A release is, for each component k, the matrix A_k = sum of w r_k t_k t_k^T + noise over the records, with
+t_k = (W_k^T (y - m_k), sqrt(c)): its last entry is the mass, its last column the mean, its block the second
+moments, all in the frame of the component as it was before.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.models.gaussians.tuning import HOMOGENEOUS as C
+from dpmd_fast.models.gaussians.tuning import LEAST_MASS, LEAST_VARIANCE
+
+Floats = NDArray[np.float64]
+
+
+class Gaussians(NamedTuple):
+    """Components of a mixture."""
+
+    weights: Floats  # (K,), sum 1
+    means: Floats  # (K, D)
+    covariances: Floats  # (K, D, D)
+
+    @property
+    def whitening(self) -> Floats:
+        """Upper triangular W (K, D, D) with W W^T = S^-1: W^T (y - m) has unit covariance."""
+        roots = np.linalg.cholesky(self.covariances)
+        inverses: Floats = np.linalg.inv(roots).transpose(0, 2, 1)
+        return inverses
+
+    @property
+    def log_weights(self) -> Floats:
+        """Logarithm of weight times density at the mean, up to a constant (K,)."""
+        diagonals = np.diagonal(self.whitening, axis1=1, axis2=2)
+        logs: Floats = np.log(self.weights) + np.log(diagonals).sum(axis=1)
+        return logs
+
+
+class Moments(NamedTuple):
+    """Released masses, and means and covariances relative to the frames of the release."""
+
+    masses: Floats  # (K,)
+    means: Floats  # (K, D)
+    covariances: Floats  # (K, D, D)
+    noise: Floats  # (K,) deviation of the noise of a diagonal entry over the mass
+
+
+def read_moments(values: Floats, noise_scale: float) -> Moments:
+    """Return what a release says of each component in its own frame, its covariance free of noise.
+
+    The covariance is shrunk towards one, what it was before, by the share of its gap that noise explains.
+    """
+    D = values.shape[1] - 1
+    masses = np.maximum(values[:, -1, -1] / C, LEAST_MASS * noise_scale / C)
+    means = values[:, :D, -1] / np.sqrt(C) / masses[:, None]
+    second = values[:, :D, :D] / masses[:, None, None]
+    noise = noise_scale / masses
+    one = np.eye(D)
+    gaps = second - means[:, :, None] * means[:, None, :] - one
+    explained = noise**2 * D * (D + 1) / 2.0
+    kept = np.maximum(0.0, 1.0 - explained / np.maximum((gaps**2).sum(axis=(1, 2)), 1e-300))
+    shrunk = one + kept[:, None, None] * gaps
+    least = np.maximum(LEAST_VARIANCE, noise)
+    return Moments(masses, means, floored(shrunk, least), noise)
+
+
+def in_data_units(before: Gaussians, found: Moments) -> Gaussians:
+    """Return components that were measured in the frames of `before`."""
+    back = np.linalg.cholesky(before.covariances)  # W^-T: coordinates u are at m + back u
+    means = before.means + np.einsum("kde,ke->kd", back, found.means)
+    covariances = back @ found.covariances @ back.transpose(0, 2, 1)
+    return Gaussians(found.masses / found.masses.sum(), means, symmetric(covariances))
+
+
+def floored(matrices: Floats, least: Floats) -> Floats:
+    """Return symmetric matrices with eigenvalues of at least `least` (K,)."""
+    values, vectors = np.linalg.eigh(symmetric(matrices))
+    values = np.maximum(values, least[:, None])
+    return symmetric((vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1))
+
+
+def symmetric(matrices: Floats) -> Floats:
+    """Return matrices made symmetric to the last bit."""
+    halves: Floats = (matrices + matrices.transpose(0, 2, 1)) / 2.0
+    return halves

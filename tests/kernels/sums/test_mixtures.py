@@ -1,0 +1,185 @@
+"""Sums of records in the frames of a mixture: against plain loops to the last bit, never beyond the bound."""
+
+from __future__ import annotations
+
+import math
+
+import naive
+import numpy as np
+import pytest
+from kernel_samples import on_grid, square
+
+from dpmd_fast.kernels.jit import kernel
+from dpmd_fast.kernels.sums.exact import MixtureSums
+from dpmd_fast.kernels.sums.mixtures import make_mixture_frames
+from dpmd_fast.kernels.vector.elementary import fixed_exp
+from dpmd_fast.models.gaussians.components import Gaussians
+from dpmd_fast.privacy.lattice import choose_lattice
+
+
+@kernel
+def exponential(x):
+    return fixed_exp(x)
+
+
+class Setting:
+    """Components, and the sums of records at them."""
+
+    def __init__(self, log_weights, means, whitening, *, share=1.0, mu=0.5, adjacency="replace-one"):
+        self.parts = (np.asarray(log_weights), means, whitening)
+        self.frames = make_mixture_frames(*self.parts)
+        self.tau = share * (means.shape[1] + 1.0)
+        self.lattice = choose_lattice(mu, self.tau, adjacency)
+        self.bound = self.lattice.bound
+
+    @classmethod
+    def random(cls, D, K, seed=0, *, spread=1.0, **options):
+        rng = np.random.default_rng(seed)
+        mixing = rng.normal(size=(K, D, D)) / math.sqrt(D)
+        covariances = mixing @ mixing.transpose(0, 2, 1) + 0.1 * np.eye(D)
+        model = Gaussians(rng.dirichlet(np.full(K, 3.0)), spread * rng.normal(size=(K, D)), covariances)
+        return cls(model.log_weights, model.means, model.whitening, **options), model, rng
+
+    def total(self, Y, n_threads=None, batch=None):
+        sums = MixtureSums(self.frames, self.tau, self.lattice.steps, 1.0, n_threads)
+        for start in range(0, len(Y), batch or max(1, len(Y))):
+            sums.add(Y[start : start + (batch or len(Y))])
+        return sums.total()
+
+
+def records(model, rng, n):
+    which = rng.choice(len(model.weights), size=n, p=model.weights)
+    roots = np.linalg.cholesky(model.covariances)
+    return model.means[which] + np.einsum(
+        "nde,ne->nd", roots[which], rng.normal(size=(n, model.means.shape[1]))
+    )
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("D", "K"), [(1, 1), (1, 3), (2, 2), (3, 5), (7, 4), (8, 3), (13, 2)])
+@pytest.mark.parametrize("share", [1.0, 0.2])
+def test_every_bit_is_that_of_the_loop(D, K, share):
+    # on a grid, so that products are exact and no order of sums shows
+    rng = np.random.default_rng(10 * D + K)
+    means = on_grid(rng.normal(size=(K, D)))
+    whitening = on_grid(np.triu(rng.normal(size=(K, D, D))), 0.25)
+    setting = Setting(on_grid(rng.normal(size=K)), means, whitening, share=share)
+    Y = on_grid(rng.normal(size=(70, D)) * 1.5)
+    Y[3], Y[4], Y[5, 0] = means[0], 1e5, np.nan
+    unit = math.sqrt(1.0 / setting.lattice.step)
+    expected = naive.mixture_sums(*setting.parts, Y, 1.0, setting.tau, unit, setting.bound, exponential)
+    np.testing.assert_array_equal(setting.total(Y), expected.astype(np.int64))
+
+
+@pytest.mark.parametrize(("D", "K"), [(2, 3), (20, 12), (60, 4)])
+def test_values_are_those_of_the_formula(D, K):
+    setting, model, rng = Setting.random(D, K, spread=0.3)
+    Y = records(model, rng, 60)
+    sums = np.zeros((K, D + 1, D + 1))
+    for y in Y:
+        shares, coordinates = naive.mixture_responsibilities(*setting.parts, y)
+        features = {k: np.array([*coordinates[k], 1.0]) for k in shares}
+        norm = math.sqrt(sum((r * (features[k] @ features[k])) ** 2 for k, r in shares.items()))
+        for k, r in shares.items():
+            sums[k] += min(1.0, setting.tau / norm) * r * np.outer(features[k], features[k])
+    found = setting.total(Y) * setting.lattice.step
+    np.testing.assert_allclose(found, sums, atol=4.0 * len(Y) * setting.tau / math.sqrt(setting.bound))
+
+
+@pytest.mark.parametrize(("D", "K"), [(1, 2), (5, 1), (12, 7), (20, 32), (60, 5)])
+def test_bits_do_not_depend_on_threads_batches_order_or_type(D, K):
+    setting, model, rng = Setting.random(D, K, spread=0.5)
+    Y = records(model, rng, 997).astype(np.float32)
+    whole = setting.total(Y)
+    for n_threads in (1, 2):
+        for batch in (1, 31, 32, 33, 500):
+            part = Y if batch > 1 else Y[:60]
+            again = setting.total(part, n_threads, batch)
+            np.testing.assert_array_equal(again, whole if batch > 1 else setting.total(Y[:60]))
+    np.testing.assert_array_equal(setting.total(Y[rng.permutation(len(Y))].astype(np.float64)), whole)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e200, 1e308])
+def test_a_record_that_is_not_valid_adds_nothing_and_disturbs_no_other(value):
+    setting, model, rng = Setting.random(9, 4)
+    Y = records(model, rng, 50)
+    hurt = np.insert(Y, 17, Y[0], axis=0)
+    hurt[17, 4] = value
+    np.testing.assert_array_equal(setting.total(hurt), setting.total(Y))
+
+
+def hostile(kind, setting, rng):
+    """A record made to move the sums far."""
+    _, means, whitening = setting.parts
+    K, D = means.shape
+    k, j = rng.integers(K), rng.integers(K)
+    direction = rng.normal(size=D)
+    direction /= np.linalg.norm(direction)
+    root = np.linalg.inv(whitening[k].T)  # u in the frame of k is at m + root u
+    full = math.sqrt(max(setting.tau - 1.0, 0.0))
+    return {
+        "center": lambda: means[k],
+        "between": lambda: means[k] + rng.uniform() * (means[j] - means[k]),
+        "typical": lambda: means[k] + root @ rng.normal(size=D),
+        "clipped": lambda: means[k] + root @ (direction * full * (1.0 + 1e-15 * rng.integers(-4, 5))),
+        "beyond": lambda: means[k] + root @ (direction * 10.0 ** rng.uniform(0, 8)),
+        "tiny": lambda: means[k] + 1e-17 * direction,
+        "subnormal": lambda: np.full(D, 5e-324) * rng.integers(1, 1000, D),
+        "huge": lambda: np.where(rng.random(D) < 0.5, means[k], rng.choice([1e20, 1e150, 1.7e308])),
+        "invalid": lambda: np.where(np.arange(D) == rng.integers(D), rng.choice([np.nan, np.inf]), means[k]),
+    }[kind]()
+
+
+HOSTILE = ("center", "between", "typical", "clipped", "beyond", "tiny", "subnormal", "huge", "invalid")
+
+
+def worst_change(D, pairs, seed=0):
+    """Largest change of the sums by one replacement over its bound, and largest contribution over its own."""
+    rng = np.random.default_rng(seed)
+    worst = longest = 0.0
+    left = pairs
+    while left:
+        K = int(rng.choice([1, 2, 3, 8]))
+        options = {
+            "share": float(rng.choice([0.1, 1.0, 1.0, 3.0])),
+            "mu": float(rng.choice([1e-4, 0.3, 30.0])),
+        }
+        spread = float(rng.choice([0.0, 0.3, 1.0, 30.0, 1e4]))
+        setting, _, _ = Setting.random(D, K, int(rng.integers(1 << 30)), spread=spread, **options)
+        for _ in range(min(left, 50)):
+            one, two = (hostile(rng.choice(HOSTILE), setting, rng)[None] for _ in range(2))
+            first, second = setting.total(one, 1), setting.total(two, 1)
+            change = square(first - second)
+            assert change <= 2 * setting.bound**2
+            for own in (square(first), square(second)):
+                assert own <= setting.bound**2
+                longest = max(longest, math.sqrt(own) / setting.bound)
+            worst = max(worst, math.sqrt(change / 2) / setting.bound)
+            left -= 1
+    return worst, longest
+
+
+@pytest.mark.parametrize("D", [1, 2, 8, 20, 60])
+def test_no_replacement_moves_the_sums_beyond_the_bound(D):
+    worst, longest = worst_change(D, 400)
+    assert worst > 0.99
+    assert longest > 0.999
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("D", "pairs"), [(1, 300_000), (2, 300_000), (8, 250_000), (20, 130_000), (60, 20_000)]
+)
+def test_no_replacement_of_a_million_moves_the_sums_beyond_the_bound(D, pairs):
+    worst, longest = worst_change(D, pairs, seed=1)
+    print(D, pairs, worst, longest)
+    assert worst > 0.999
+
+
+@pytest.mark.parametrize("K", [1, 2, 10, 32])
+def test_the_bound_does_not_grow_with_the_number_of_components(K):
+    # all components in one place share a record; its contribution is that of one component over sqrt(K)
+    setting = Setting(np.zeros(K), np.zeros((K, 3)), np.repeat(np.eye(3)[None], K, axis=0))
+    own = square(setting.total(np.full((1, 3), 1.0)))
+    assert own <= setting.bound**2
+    assert math.sqrt(own) / setting.bound == pytest.approx(1.0 / math.sqrt(K), rel=1e-2)

@@ -1,0 +1,256 @@
+"""The mixture: how well it cleans, what it spends and refuses, and that its bits depend on nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpmd_fast import Budget, Mixture, Preprocessor, private_preprocessor, release_mixture
+from dpmd_fast.models.gaussians import recipe, tuning
+from dpmd_fast.models.gaussians.components import Gaussians, in_data_units, read_moments
+
+BUDGET = Budget(1.0, 1e-6)
+pytestmark = pytest.mark.filterwarnings("ignore::dpmd_fast.LargeDeltaWarning")
+
+
+class Factors:
+    """Records from a mixture of factor models, and its exact posterior mean."""
+
+    def __init__(self, D=6, K=3, factors=2, seed=0, spread=2.0):
+        rng = np.random.default_rng(seed)
+        self.weights = rng.dirichlet(np.full(K, 5.0))
+        self.means = spread * rng.normal(size=(K, D))
+        self.loadings = 0.8 * rng.normal(size=(K, D, factors))
+        self.covariances = self.loadings @ self.loadings.transpose(0, 2, 1) + 0.04 * np.eye(D)
+
+    def draw(self, n, seed):
+        rng = np.random.default_rng(seed)
+        which = rng.choice(len(self.weights), size=n, p=self.weights)
+        roots = np.linalg.cholesky(self.covariances)
+        return self.means[which] + np.einsum(
+            "nde,ne->nd", roots[which], rng.normal(size=(n, self.means.shape[1]))
+        )
+
+    def exact(self, budget_of):
+        """A mixture with the true parameters."""
+        return Mixture(
+            budget_of.guarantee, self.weights, self.means, self.covariances, (1.0,) * len(self.weights), ()
+        )
+
+
+def share(found, clean, noisy):
+    return float(((found - clean) ** 2).sum() / ((noisy - clean) ** 2).sum())
+
+
+@pytest.fixture(scope="module")
+def story():
+    truth = Factors()
+    Y, clean = truth.draw(30_000, 1), truth.draw(2_000, 2)
+    noisy = clean + 0.6 * np.random.default_rng(3).normal(size=clean.shape)
+    return truth, Y, clean, noisy, release_mixture(Y, budget=BUDGET, seed=4)
+
+
+def test_a_mixture_cleans_nearly_as_well_as_the_truth(story):
+    truth, _, clean, noisy, made = story
+    best = share(truth.exact(made).transform(noisy, 0.6), clean, noisy)
+    assert share(made.transform(noisy, 0.6), clean, noisy) < 1.05 * best < 0.7
+
+
+def test_error_bars_hold_what_they_promise(story):
+    _, _, clean, noisy, made = story
+    means, deviations = made.posterior(noisy, 0.6)
+    assert 0.92 < np.mean(np.abs(means - clean) < 1.96 * deviations) < 0.97
+
+
+def test_what_is_missing_is_filled_in_better_than_by_column_means(story):
+    _, _, clean, _, made = story
+    gone = np.random.default_rng(5).random(clean.shape) < 0.2
+    filled = made.transform(np.where(gone, np.nan, clean), 0.0)
+    np.testing.assert_array_equal(filled[~gone], clean[~gone])
+    by_means = np.broadcast_to(clean.mean(axis=0), clean.shape)
+    assert ((filled - clean)[gone] ** 2).sum() < 0.5 * ((by_means - clean)[gone] ** 2).sum()
+
+
+def test_incomplete_records_are_worth_nearly_as_much_as_complete_ones(story):
+    _, Y, clean, noisy, made = story
+    incomplete = np.where(np.random.default_rng(6).random(Y.shape) < 0.05, np.nan, Y)
+    incomplete[17] = np.nan
+    errors = {
+        choice: share(
+            release_mixture(incomplete, budget=BUDGET, on_missing=choice, seed=4).transform(noisy, 0.6),
+            clean,
+            noisy,
+        )
+        for choice in ("fill", "drop")
+    }
+    whole = share(made.transform(noisy, 0.6), clean, noisy)
+    assert errors["fill"] < 1.1 * whole
+    assert errors["fill"] < errors["drop"] * 1.02
+    with pytest.raises(ValueError, match="non-finite"):
+        release_mixture(incomplete, budget=BUDGET, on_missing="raise")
+    with pytest.raises(ValueError, match="on_missing = 'raise'"):
+        release_mixture(incomplete, budget=BUDGET, on_missing="raise", on_invalid="drop")
+
+
+def test_the_whole_budget_is_spent_and_no_more(story):
+    made = story[-1]
+    assert math.fsum(mu2 for _, mu2 in made.spends) == pytest.approx(BUDGET.mu**2, rel=1e-12)
+    assert made.guarantee.mu == pytest.approx(BUDGET.mu)
+    assert made.guarantee.holds == "not private"  # it has a seed
+    assert len(made.spends) == 1 + tuning.ROUNDS
+    assert len(made.signal_to_noise) == len(made.weights) > 3
+    assert made.weights.sum() == pytest.approx(1.0)
+
+
+def test_bits_do_not_depend_on_threads_batches_order_or_files(tmp_path):
+    Y = Factors(D=5).draw(4_000, 1)
+    Y[np.random.default_rng(7).random(Y.shape) < 0.1] = np.nan
+    arguments = {"budget": Budget(5.0, 1e-3), "components": 3, "rounds": 3, "seed": 5}
+    ref = release_mixture(Y, n_threads=1, **arguments)
+    rng = np.random.default_rng(0)
+    paths = []
+    for k, rows in enumerate(np.array_split(rng.permutation(len(Y)), 3)):
+        paths.append(tmp_path / f"{k}.parquet")
+        pq.write_table(pa.table(dict(zip("abcde", Y[rows].T, strict=True))), paths[-1], row_group_size=101)
+    for reference, options in (
+        (Y[rng.permutation(len(Y))], {"n_threads": 2}),
+        (Y, {"batch_rows": 777}),
+        (paths, {"batch_rows": 63}),
+        (pd.DataFrame(Y), {}),
+    ):
+        comp = release_mixture(reference, **arguments, **options)
+        for name in ("weights", "means", "covariances"):
+            np.testing.assert_array_equal(getattr(comp, name), getattr(ref, name))
+
+
+def test_one_component_is_one_release():
+    Y = Factors(K=1).draw(5_000, 1)
+    made = release_mixture(Y, budget=BUDGET, components=1)
+    assert [what for what, _ in made.spends] == ["all records as one component"]
+    np.testing.assert_allclose(made.means[0], Y.mean(axis=0), atol=0.5)
+
+
+def test_units_come_from_public_points_or_a_preprocessor():
+    truth = Factors(seed=3)
+    units = np.array([1.0, 1e3, 1e-4, 50.0, 1.0, 7.0])
+    Y = 5.0 + truth.draw(20_000, 1) * units
+    clean = 5.0 + truth.draw(1_000, 2) * units
+    noisy = clean + 0.5 * units * np.random.default_rng(3).normal(size=clean.shape)
+    names = list("abcdef")
+    table = pd.DataFrame(Y, columns=names)
+    made = release_mixture(table, budget=BUDGET, public=noisy, seed=1)
+    again = release_mixture(
+        table,
+        budget=BUDGET,
+        preprocess=Preprocessor.from_public(noisy, log=False, column_names=names),
+        seed=1,
+    )
+    np.testing.assert_array_equal(made.means, again.means)
+    noise = dict(zip(names, 0.5 * units, strict=True))
+    cleaned = made.transform(noisy, noise)
+    for k in range(6):
+        assert share(cleaned[:, k], clean[:, k], noisy[:, k]) < 1.0
+    with pytest.raises(ValueError, match="both given"):
+        release_mixture(table, budget=BUDGET, public=noisy, preprocess=made.preprocess)
+    with pytest.raises(ValueError, match="is part of the reference"):
+        release_mixture(Y, budget=BUDGET, public=Y[:100])
+
+
+def test_a_preprocessor_that_was_paid_for_is_counted():
+    Y = Factors().draw(20_000, 1)
+    paid = private_preprocessor(Y, bounds=[[-20.0, 20.0]] * 6, budget=Budget(0.5, 1e-7), log=False)
+    made = release_mixture(Y, budget=BUDGET, preprocess=paid)
+    assert made.guarantee.mu == pytest.approx(math.hypot(BUDGET.mu, paid.guarantee.mu))
+    assert made.spends[0][0] == "preprocessing"
+
+
+def test_values_that_are_not_valid():
+    Y = np.exp(Factors(spread=0.3).draw(20_000, 1))
+    units = Preprocessor.from_public(Y[:200] * 1.1, log=True)
+    bad = Y.copy()
+    bad[3, 0], bad[5, 1], bad[7, 2] = -1.0, np.inf, 1e300
+    for value in (-1.0, np.inf, 1e300):
+        hurt = Y.copy()
+        hurt[9, 1] = value
+        with pytest.raises(ValueError, match="infinite or too large"):
+            release_mixture(hurt, budget=BUDGET, preprocess=units)
+    made = release_mixture(bad, budget=BUDGET, preprocess=units, on_invalid="drop", seed=1)
+    without = np.delete(Y, [3, 5, 7], axis=0)
+    same = release_mixture(
+        without, budget=BUDGET, preprocess=units, on_invalid="drop", seed=1, n_public=len(bad)
+    )
+    np.testing.assert_array_equal(made.means, same.means)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"components": 0}, "components = 0"),
+        ({"components": "many"}, "components = 'many'"),
+        ({"components": 200}, "components = 200: each would have"),
+        ({"components": 1000}, "components = 1000: must be at most"),
+        ({"rounds": 21}, "rounds = 21: must be at most 20"),
+        ({"on_missing": "keep"}, "on_missing = 'keep'"),
+        ({"preprocess": 3}, "preprocess = 3"),
+        ({"adjacency": "add-remove"}, "n_public = None"),
+        ({"budget": Budget(0.01, 1e-9)}, "too few at epsilon = 0.01"),
+    ],
+)
+def test_what_is_refused_before_the_spend(arguments, text, ledger):
+    Y = Factors().draw(3_000, 1)
+    with pytest.raises(ValueError, match=text):
+        release_mixture(Y, **{"budget": BUDGET, "ledger": ledger, "dataset": "people"} | arguments)
+    assert ledger.history("people") == ()
+
+
+def test_add_remove_has_less_noise_and_a_private_number_of_records():
+    Y = Factors().draw(20_000, 1)
+    made = release_mixture(Y, budget=BUDGET, adjacency="add-remove", n_public=20_000, components=4, seed=1)
+    other = release_mixture(Y, budget=BUDGET, components=4, seed=1)
+    ratio = np.sum(made.signal_to_noise) / np.sum(other.signal_to_noise)
+    assert ratio == pytest.approx(math.sqrt(2.0), rel=0.1)
+    assert "20000" not in str(made.guarantee)
+
+
+def test_streams_are_refused():
+    Y = Factors().draw(3_000, 1)
+    reader = pa.table(dict(zip("abcdef", Y.T, strict=True))).to_reader()
+    with pytest.raises(ValueError, match="only once"):
+        release_mixture(reader, budget=BUDGET, n_public=3_000)
+
+
+# Read-out and recipe
+
+
+def test_a_release_without_noise_is_read_exactly():
+    rng = np.random.default_rng(0)
+    before = Gaussians(np.ones(1), rng.normal(size=(1, 4)), np.cov(rng.normal(size=(4, 40)))[None])
+    Y = rng.normal(size=(5_000, 4)) @ rng.normal(size=(4, 4)) + 3.0
+    U = (Y - before.means[0]) @ before.whitening[0]
+    T = np.column_stack([U, np.ones(len(U))])
+    found = in_data_units(before, read_moments((T.T @ T)[None], 1e-9))
+    np.testing.assert_allclose(found.means[0], Y.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(found.covariances[0], np.cov(Y.T, bias=True), rtol=1e-7, atol=1e-9)
+
+
+def test_a_release_of_nothing_but_noise_stays_where_it_was():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(1, 5, 5)) * 30.0
+    noise = (noise + noise.transpose(0, 2, 1)) / 2.0
+    found = read_moments(noise + 400.0 * np.eye(5), 30.0)
+    assert np.abs(found.covariances - np.eye(4)).max() < 0.1
+
+
+def test_the_number_of_components_grows_with_the_signal():
+    numbers = [
+        recipe.choose_recipe(n, 10, 0.25, "replace-one", None, None).components for n in (10**4, 10**5, 10**7)
+    ]
+    assert numbers == sorted(numbers)
+    assert numbers[-1] == tuning.MOST_COMPONENTS
+    for number in (1, 3, 20):
+        assert math.fsum(recipe.growing(0.9, number)) == pytest.approx(0.9)

@@ -13,10 +13,11 @@ from scipy.optimize import minimize
 
 from dpmd_fast import ManifoldDenoiser
 from dpmd_fast.cli import main
-from dpmd_fast.lab.experiments import biomarkers, methods, real_data, single_cell
+from dpmd_fast.lab.experiments import biomarkers, methods, mixture_methods, real_data, single_cell
 from dpmd_fast.lab.experiments.biomarkers import BIOMARKERS, MARKERS
 from dpmd_fast.lab.experiments.cox import _Likelihood, fit_cox
 from dpmd_fast.lab.experiments.framework import Profile
+from dpmd_fast.lab.experiments.mixture_nhanes import MIXTURE_NHANES
 from dpmd_fast.lab.experiments.single_cell import SINGLE_CELL
 from dpmd_fast.metrics import concordance_index
 from dpmd_fast.privacy.sensitivity import mean_bound
@@ -239,7 +240,7 @@ def test_a_folder_without_cells_is_refused(tmp_path):
         SINGLE_CELL.run(tmp_path / "out2", quick=True, data=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["single-cell", "biomarkers"])
+@pytest.mark.parametrize("name", ["single-cell", "biomarkers", "mixture-nhanes"])
 def test_the_command_says_how_to_point_at_the_data(tmp_path, capsys, name):
     assert main(["experiment", name, "-o", str(tmp_path / "out")]) == 2
     assert "--data" in capsys.readouterr().err
@@ -318,3 +319,27 @@ def test_a_run_that_is_there_is_not_measured_again(people_run, monkeypatch):
 def test_a_profile_without_data_is_refused():
     with pytest.raises(ValueError, match="data = None"):
         real_data.data_file(Profile(True, 1), "x.parquet")
+
+
+# The released mixture
+
+
+@pytest.mark.filterwarnings("error")
+def test_mixture_runs_on_made_up_people(tmp_path):
+    write_people(tmp_path, people=1_600)
+    paths = MIXTURE_NHANES.run(tmp_path / "out", quick=True, seeds=1, data=tmp_path)
+    tables = {"results.parquet", "fill.parquet", "coverage.parquet", "few.parquet", "table.md"}
+    assert {path.rsplit("/", 1)[-1] for path in paths} == tables | {"nhanes.png"}
+    results = pq.read_table(tmp_path / "out" / "results.parquet").to_pylist()
+    error = {(row["method"], row["noise"]): row["error"] for row in results}
+    assert error[mixture_methods.RAW, 1.0] == 1.0
+    assert error[mixture_methods.MIXTURE, 1.0] is None  # 1,300 records are too few at delta = 1e-6
+    assert error[mixture_methods.MIXTURE_PAPER, 1.0] < 0.8
+    assert error[mixture_methods.NOT_PRIVATE, 1.0] < error[mixture_methods.MIXTURE_PAPER, 1.0]
+    assert all(0.6 < row["c"] < 0.9 for row in results if row["c"] is not None)
+    fill = {r["method"]: r["error"] for r in pq.read_table(tmp_path / "out" / "fill.parquet").to_pylist()}
+    assert fill[mixture_methods.MIXTURE_PAPER] < 0.8
+    bars = pq.read_table(tmp_path / "out" / "coverage.parquet").to_pylist()
+    assert all(0.9 < r["coverage"] < 0.99 for r in bars if r["method"] == mixture_methods.NOT_PRIVATE)
+    text = (tmp_path / "out" / "table.md").read_text("utf-8")
+    assert "| mixture, delta = 1e-6 | refused | refused | refused |" in text

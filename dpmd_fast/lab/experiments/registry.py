@@ -45,6 +45,14 @@ EXPERIMENTS: dict[str, Entry] = {
         "clusters of single cells before and after denoising (needs --data)",
         "dpmd_fast.lab.experiments.single_cell:SINGLE_CELL.run",
     ),
+    "mixture-factors": Entry(
+        "released mixtures of Gaussians against exact posteriors, and baselines",
+        "dpmd_fast.lab.experiments.mixture_factors:MIXTURE_FACTORS.run",
+    ),
+    "mixture-nhanes": Entry(
+        "the same on blood markers with noise and missing values (needs --data)",
+        "dpmd_fast.lab.experiments.mixture_nhanes:MIXTURE_NHANES.run",
+    ),
     "biomarkers": Entry(
         "blood markers of NHANES: local geometry and risk of death (needs --data)",
         "dpmd_fast.lab.experiments.biomarkers:BIOMARKERS.run",

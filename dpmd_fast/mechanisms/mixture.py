@@ -30,7 +30,7 @@ from dpmd_fast.mechanisms.spend import (
     public_count,
     public_points,
 )
-from dpmd_fast.models.gaussians.components import Gaussians, in_data_units, read_moments
+from dpmd_fast.models.gaussians.components import Gaussians, in_data_units, not_flat, read_moments
 from dpmd_fast.models.gaussians.recipe import Recipe, choose_recipe, public_normal, start
 from dpmd_fast.models.gaussians.tuning import (
     HOMOGENEOUS,
@@ -208,16 +208,16 @@ class _Made(NamedTuple):
 def _run(mechanism: Mechanism, recipe: Recipe, mu: float, *, fill: bool) -> _Made:
     """Spend the budget: all records as one component, then the rounds of all components."""
     assert mechanism.source is not None
-    model = public_normal(mechanism.source.n_columns)
+    model = whole = public_normal(mechanism.source.n_columns)
     signals: tuple[float, ...] = ()
     spends: list[tuple[str, float]] = []
     for number, share in enumerate(recipe.shares):
         if number == 1:
-            model = start(model, recipe.components)
+            whole, model = model, start(model, recipe.components)
         lattice = choose_lattice(math.sqrt(share) * mu, recipe.tau, mechanism.adjacency)
         task = _sums(model, recipe.tau, lattice.steps, fill)
         found = read_moments(mechanism.release(task, lattice), lattice.noise_scale)
-        model = in_data_units(model, found)
+        model = not_flat(in_data_units(model, found), whole)
         signals = tuple((1.0 / found.noise).tolist())
         what = f"round {number}, {recipe.components} components" if number else "all records as one component"
         spends.append((what, share * mu**2))

@@ -128,6 +128,33 @@ def test_bits_do_not_depend_on_threads_batches_order_or_files(tmp_path):
             np.testing.assert_array_equal(getattr(comp, name), getattr(ref, name))
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 50.0])
+@pytest.mark.parametrize("kind", ["twins", "sums", "constant", "two points", "all equal", "always missing"])
+def test_columns_that_depend_on_each_other_do_not_waste_the_budget(kind, epsilon, tmp_path):
+    rng = np.random.default_rng(0)
+    Y = rng.normal(size=(20_000, 5))
+    if kind == "twins":
+        Y[:, 4] = Y[:, 0]
+    elif kind == "sums":
+        Y[:, 3], Y[:, 4] = Y[:, 0] + Y[:, 1], Y[:, 0] - Y[:, 2]
+    elif kind == "constant":
+        Y[:, 4] = 3.0
+    elif kind == "two points":
+        Y = np.repeat(rng.integers(0, 2, (20_000, 1)).astype(float), 5, axis=1)
+    elif kind == "all equal":
+        Y[:] = 1.0
+    else:
+        Y[:, 4] = np.nan
+    made = release_mixture(Y, budget=Budget(epsilon, 1e-6), seed=1)
+    np.linalg.cholesky(made.covariances)
+    noisy = np.nan_to_num(Y[:50]) + 0.5 * rng.normal(size=(50, 5))
+    means, deviations = made.posterior(noisy, 0.5)
+    assert np.isfinite(means).all()
+    assert (deviations > 0.0).all()
+    made.save(tmp_path / "model.dpmd")
+    np.testing.assert_array_equal(Mixture.load(tmp_path / "model.dpmd").transform(noisy, 0.5), means)
+
+
 def test_one_component_is_one_release():
     Y = Factors(K=1).draw(5_000, 1)
     made = release_mixture(Y, budget=BUDGET, components=1)

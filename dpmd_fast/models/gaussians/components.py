@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.models.gaussians.tuning import HOMOGENEOUS as C
-from dpmd_fast.models.gaussians.tuning import LEAST_MASS, LEAST_VARIANCE
+from dpmd_fast.models.gaussians.tuning import LEAST_MASS, LEAST_OF_WHOLE, LEAST_VARIANCE
 
 Floats = NDArray[np.float64]
 
@@ -74,6 +74,19 @@ def in_data_units(before: Gaussians, found: Moments) -> Gaussians:
     means = before.means + np.einsum("kde,ke->kd", back, found.means)
     covariances = back @ found.covariances @ back.transpose(0, 2, 1)
     return Gaussians(found.masses / found.masses.sum(), means, symmetric(covariances))
+
+
+def not_flat(model: Gaussians, whole: Gaussians) -> Gaussians:
+    """Return components whose variance is in no direction a tiny part of that of the whole.
+
+    Columns that depend on each other would otherwise lose a part in every round, until rounding makes the
+    covariance indefinite.
+    """
+    root = np.linalg.cholesky(whole.covariances)
+    inverse = np.linalg.inv(root)
+    inside = inverse @ model.covariances @ inverse.transpose(0, 2, 1)
+    wide = floored(inside, np.full(len(inside), LEAST_OF_WHOLE))
+    return model._replace(covariances=symmetric(root @ wide @ root.transpose(0, 2, 1)))
 
 
 def floored(matrices: Floats, least: Floats) -> Floats:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 
 import naive
 import numpy as np
@@ -144,3 +147,17 @@ def draw(mixture, n, noise=0.0, missing=0.0):
     )
     points[rng.random(points.shape) < missing] = np.nan
     return points
+
+
+def on_another_target(file, function, **settings):
+    """What `function` of a test file returns where kernels are compiled with other settings of Numba."""
+    path = os.pathsep.join([os.path.dirname(os.path.abspath(file)), *sys.path])
+    module = os.path.splitext(os.path.basename(file))[0]
+    run = subprocess.run(
+        [sys.executable, "-c", f"import {module}; print({module}.{function.__name__}())"],
+        env={**os.environ, **settings, "PYTHONPATH": path, "DPMD_FAST_CACHE": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return run.stdout.strip()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 
 import naive
 import numpy as np
 import pytest
-from kernel_samples import draw, normal_mixture
+from kernel_samples import draw, normal_mixture, on_another_target
 
 from dpmd_fast.kernels.jit import JIT_DISABLED
 from dpmd_fast.kernels.posterior import fill_missing, log_densities, make_components, posterior
@@ -200,13 +197,4 @@ def digest() -> str:
 
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
 def test_another_target_gives_the_same_bits():
-    folder = os.path.dirname(os.path.abspath(__file__))
-    path = os.pathsep.join([folder, *sys.path])
-    run = subprocess.run(
-        [sys.executable, "-c", "import test_posterior; print(test_posterior.digest())"],
-        env={**os.environ, "NUMBA_CPU_NAME": "generic", "PYTHONPATH": path, "DPMD_FAST_CACHE": "0"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.strip() == digest()
+    assert on_another_target(__file__, digest, NUMBA_CPU_NAME="generic") == digest()

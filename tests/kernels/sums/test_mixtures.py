@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import naive
 import numpy as np
 import pytest
-from kernel_samples import on_grid, square
+from kernel_samples import on_another_target, on_grid, square
 
-from dpmd_fast.kernels.jit import kernel
+from dpmd_fast.kernels.jit import JIT_DISABLED, kernel
 from dpmd_fast.kernels.sums.exact import MixtureSums
 from dpmd_fast.kernels.sums.mixtures import make_mixture_frames
 from dpmd_fast.kernels.vector.elementary import fixed_exp
@@ -97,6 +98,21 @@ def test_bits_do_not_depend_on_threads_batches_order_or_type(D, K):
             again = setting.total(part, n_threads, batch)
             np.testing.assert_array_equal(again, whole if batch > 1 else setting.total(Y[:60]))
     np.testing.assert_array_equal(setting.total(Y[rng.permutation(len(Y))].astype(np.float64)), whole)
+
+
+def digest():
+    rng = np.random.default_rng(3)
+    total = hashlib.sha256()
+    for D, K in ((3, 2), (20, 7)):
+        whitening = np.round(np.triu(rng.normal(size=(K, D, D))), 6)  # LAPACK may round otherwise elsewhere
+        setting = Setting(rng.normal(size=K), np.round(rng.normal(size=(K, D)), 6), whitening)
+        total.update(setting.total(np.round(rng.normal(size=(200, D)), 6)).tobytes())
+    return total.hexdigest()
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+def test_another_target_gives_the_same_bits():
+    assert on_another_target(__file__, digest, NUMBA_CPU_NAME="generic") == digest()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e200, 1e308])

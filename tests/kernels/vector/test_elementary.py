@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import subprocess
 import sys
 
 import mpmath
 import numpy as np
 import pytest
+from kernel_samples import on_another_target
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, kernel
 from dpmd_fast.kernels.vector.elementary import fixed_exp, fixed_log
@@ -99,14 +98,4 @@ def digest() -> str:
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
 @pytest.mark.parametrize("settings", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_OPT": "1"}])
 def test_another_target_gives_the_same_bits(settings):
-    code = "import test_elementary; print(test_elementary.digest())"
-    folder = os.path.dirname(os.path.abspath(__file__))
-    path = os.pathsep.join([folder, *sys.path])
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **settings, "PYTHONPATH": path, "DPMD_FAST_CACHE": "0"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.strip() == digest()
+    assert on_another_target(__file__, digest, **settings) == digest()

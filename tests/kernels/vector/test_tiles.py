@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from kernel_samples import GUARD, packed, small_integers
+from kernel_samples import GUARD, on_another_target, packed, small_integers
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, kernel
 from dpmd_fast.kernels.vector import tiles
@@ -125,16 +122,7 @@ def fixed_digest() -> str:
 
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
 def test_fixed_products_have_the_same_bits_on_another_target():
-    folder = os.path.dirname(os.path.abspath(__file__))
-    path = os.pathsep.join([folder, *sys.path])
-    run = subprocess.run(
-        [sys.executable, "-c", "import test_tiles; print(test_tiles.fixed_digest())"],
-        env={**os.environ, "NUMBA_CPU_NAME": "generic", "PYTHONPATH": path, "DPMD_FAST_CACHE": "0"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.strip() == fixed_digest()
+    assert on_another_target(__file__, fixed_digest, NUMBA_CPU_NAME="generic") == fixed_digest()
 
 
 @kernel

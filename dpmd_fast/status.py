@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 Codes = NDArray[np.int8]
 
 #: The words, in the order of their codes; kernels write the first three.
-WORDS = ("ok", "no_neighbor", "failed", "outside", "clipped", "filled")
-OK, NO_NEIGHBOR, FAILED, OUTSIDE, CLIPPED, FILLED = range(len(WORDS))
+WORDS = ("ok", "no_neighbor", "failed", "outside", "clipped", "filled", "missing")
+OK, NO_NEIGHBOR, FAILED, OUTSIDE, CLIPPED, FILLED, MISSING = range(len(WORDS))
 _WORDS = np.array(WORDS)
 
 

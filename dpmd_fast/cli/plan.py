@@ -97,7 +97,7 @@ def plan(
             noise=noise,
             components=or_auto(components),
             rounds=or_auto(rounds),
-            preprocess=units_of(points, names) if preprocess is None else preprocess,
+            preprocess=units_of(points, names, queries) if preprocess is None else preprocess,
             **common,
         )
         answer(as_json, vars(mixture), [*aligned(_mixture_rows(mixture)), mixture.advice])

@@ -127,7 +127,7 @@ def _from_public(path: str, columns: Sequence[str] | None, log: Any, clip: float
     from dpmd_fast.tables.files import read_points
 
     points, names = read_points(path, columns, missing=True)
-    return Preprocessor.from_public(points, log=log, clip=clip, column_names=names, missing=True)
+    return Preprocessor.from_public(points, log=log, clip=clip, column_names=names, missing=True, name=path)
 
 
 def _logs(text: str) -> Any:

@@ -214,7 +214,7 @@ def _mixture(
     names = columns
     if queries is not None:
         points, names = matched(references, queries, "--queries", columns, missing=True)
-        preprocess = units_of(points, names)
+        preprocess = units_of(points, names, queries)
     release = partial(release_mixture, preprocess=preprocess, **options)
     return _Prepared(release, open_files(references, names, batch_rows), None)
 

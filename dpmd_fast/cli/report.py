@@ -80,9 +80,14 @@ def report_on(
     threads: int | None,
     noise: Any = None,
     rows: int | None = None,
+    *,
+    kept: bool = False,
     **account: Any,
 ) -> None:
-    """Write a report about a model and a sample of the points of a file, evenly spread over its rows."""
+    """Write a report about a model and a sample of the points of a file, evenly spread over its rows.
+
+    `kept` says that the output of the command keeps missing values, which the page shows filled in.
+    """
     from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.report.page import write_report
     from dpmd_fast.tables.files import read_points
@@ -95,6 +100,8 @@ def report_on(
     points, _ = read_points(queries, model.column_names, most=SAMPLE, missing=filled)
     looked_at = f"{len(points):,}" if rows is None else f"{len(points):,} of {rows:,}"
     asked = {"queries": queries, "points looked at": looked_at}
+    if kept:
+        asked["missing values"] = "left missing in the output; this page shows what is expected there"
     if isinstance(model, Mixture):
         write_report(path, mixture=model, queries=points, noise=noise, parameters=asked, **account)
         return

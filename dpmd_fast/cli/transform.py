@@ -90,7 +90,7 @@ def transform(
         if report_path is not None:
             from dpmd_fast.cli.report import report_on
 
-            report_on(model, queries, report_path, threads, noise, made.rows)
+            report_on(model, queries, report_path, threads, noise, made.rows, kept=on_missing == "keep")
         result: dict[str, Any] = {
             "output": made.path,
             "rows": made.rows,

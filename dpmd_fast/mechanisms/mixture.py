@@ -40,7 +40,7 @@ from dpmd_fast.models.gaussians.tuning import (
     MOST_ROUNDS,
 )
 from dpmd_fast.models.mixture import Mixture
-from dpmd_fast.models.preprocessor import INVALID, Preprocessor
+from dpmd_fast.models.preprocessor import INVALID, Preprocessor, units_of
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import Steps, choose_lattice
@@ -83,8 +83,9 @@ def release_mixture(
         Number of Gaussians. "auto" takes as many as leave each of them well above the noise, up to 32; one is
         a linear filter.
     public : array or table, optional
-        Public points in the units of the reference; without `preprocess`, their medians and median absolute
-        deviations become the units of the columns. Never take them from the reference.
+        Public points in the units of the reference, instead of `preprocess`: their medians and median
+        absolute deviations, of the values that are there, become the units of the columns. Never take them
+        from the reference.
     preprocess : Preprocessor, optional
         Maps the columns to units in which a public median is 0 and a public median absolute deviation is 1;
         `Mixture` then takes and returns original units. Without it and without `public`, the columns must be
@@ -243,9 +244,9 @@ def _units(
         return preprocess
     if preprocess is not None:
         raise UserValueError("public and preprocess are both given: must be one of them, for the units")
-    points = public_points("public", public, source, reference)
+    points = public_points("public", public, source, reference, missing=True)
     names = names_of(public) if source.column_names is None else source.column_names
-    return Preprocessor.from_public(points, log=False, column_names=names)
+    return units_of(points, names, "public")
 
 
 def _check_worth(recipe: Recipe, n: int, terms: Terms) -> None:

@@ -114,14 +114,23 @@ def open_records(
 
 
 def public_points(
-    name: str, points: Any, source: ReferenceSource, reference: Any, preprocess: Preprocessor | None = None
+    name: str,
+    points: Any,
+    source: ReferenceSource,
+    reference: Any,
+    preprocess: Preprocessor | None = None,
+    *,
+    missing: bool = False,
 ) -> Points:
     """Return public points, preprocessed, with the columns of the reference where both have names.
 
-    Points that are the reference, or overlap it in memory or on disk, are refused: they are not public.
+    With `missing`, which excludes `preprocess`, NaN stands for a missing value and is allowed. Points that are the reference, or overlap it in memory or on disk, are refused: they are not public.
     """
     named = _by_name(name, points, source.column_names)
-    chosen = checked_points(name, named) if preprocess is None else preprocessed(name, named, preprocess)
+    if preprocess is None:
+        chosen = checked_points(name, named, missing=missing)
+    else:
+        chosen = preprocessed(name, named, preprocess)
     check_public(name, points, reference)
     if source.n_columns != chosen.shape[1]:
         raise UserValueError(

@@ -101,9 +101,10 @@ class Mixture:
         -------
         result : as X
         status : array of str
-            Only with `return_status`. "ok"; "filled": missing values were filled in; "clipped": a value lies
-            beyond the limit of the preprocessor and counted as the limit; "failed": unchanged, since the
-            result is beyond the range of its type.
+            Only with `return_status`. "ok"; "filled": missing values were filled in; "missing": they stay
+            missing, and the other values are clean; "clipped": a value lies beyond the limit of the
+            preprocessor and counted as the limit, whether others are missing or not; "failed": unchanged,
+            since the result is beyond the range of its type.
         """
         return self._applied(self.cleaner(noise, on_missing), X, n_threads, return_status)
 

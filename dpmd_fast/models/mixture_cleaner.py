@@ -13,7 +13,7 @@ from dpmd_fast.columns import is_of, listed, quoted
 from dpmd_fast.errors import UserValueError, either
 from dpmd_fast.kernels.posterior import PosteriorComponents, log_densities, posterior
 from dpmd_fast.models.preprocessor import Flags, Floats, label
-from dpmd_fast.status import CLIPPED, FAILED, FILLED, Codes
+from dpmd_fast.status import CLIPPED, FAILED, FILLED, MISSING, Codes
 
 if TYPE_CHECKING:
     from dpmd_fast.models.preprocessor import Preprocessor
@@ -81,9 +81,9 @@ class MixtureCleaner:
             good = (np.abs(result) <= largest).all(axis=1)
             if spread is not None:
                 good &= (spread <= largest).all(axis=1)
-            if incomplete and self.missing == "fill":
-                status[part][gone.any(axis=1)] = FILLED
-            elif incomplete:
+            if incomplete:
+                status[part][gone.any(axis=1)] = FILLED if self.missing == "fill" else MISSING
+            if incomplete and self.missing == "keep":
                 result[gone] = np.nan
             if clipped is not None:
                 status[part][clipped] = CLIPPED

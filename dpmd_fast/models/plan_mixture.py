@@ -99,7 +99,7 @@ def plan_mixture(
     points = np.asarray(checked_points("queries", queries, missing=True), dtype=np.float64)
     names = names_of(queries)
     if preprocess is None:
-        preprocess = units_of(points, names)
+        preprocess = units_of(points, names, "queries")
     elif not isinstance(preprocess, Preprocessor):
         raise UserValueError(
             f"preprocess = {shown(preprocess)}: must be a Preprocessor or None", argument="preprocess"

@@ -51,12 +51,12 @@ def preprocessed(name: str, points: Any, preprocess: Preprocessor | None) -> Flo
     return np.asarray(preprocess.forward(points, name=name), dtype=np.float64)
 
 
-def units_of(points: Points, names: Sequence[str] | None) -> Preprocessor:
+def units_of(points: Points, names: Sequence[str] | None, name: str) -> Preprocessor:
     """Return the units in which a mixture describes columns: medians and MADs of public points.
 
-    No column is logged, and NaN, missing values, are left out.
+    No column is logged, and NaN, missing values, are left out. Messages call the points `name`.
     """
-    return Preprocessor.from_public(points, log=False, column_names=names, missing=True)
+    return Preprocessor.from_public(points, log=False, column_names=names, missing=True, name=name)
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,7 @@ class Preprocessor:
         skewness: float = SKEWED,
         column_names: Sequence[str] | None = None,
         missing: bool = False,
+        name: str = "sample",
     ) -> Preprocessor:
         """Apply the paper's rule to the medians and MADs of a public sample.
 
@@ -152,9 +153,11 @@ class Preprocessor:
             By default those of a DataFrame.
         missing : bool
             Whether NaN is a missing value, to be left out; otherwise it is refused.
+        name : str
+            What messages call the points.
         """
-        points = np.asarray(checked_points("sample", sample, missing=missing), dtype=np.float64)
-        check_unique("sample", names_of(sample) if column_names is None else None)
+        points = np.asarray(checked_points(name, sample, missing=missing), dtype=np.float64)
+        check_unique(name, names_of(sample) if column_names is None else None)
         names = names_of(sample) if column_names is None else _items("column_names", column_names)
         if names is not None and len(names) != points.shape[1]:
             raise UserValueError(f"column_names holds {len(names)} name(s): must have {points.shape[1]}")
@@ -164,14 +167,14 @@ class Preprocessor:
         if not there.any(axis=0).all():
             empty = [label(names, place) for place in np.flatnonzero(~there.any(axis=0))]
             raise UserValueError(
-                f"sample has no values in {', '.join(empty)}: must have some in every column"
+                f"{name} has no values in {', '.join(empty)}: must have some in every column"
             )
         logs, centers, scales = [], [], []
         for place, choice in enumerate(choices):
             column = points[there[:, place], place]
             positive = bool((column > 0.0).all())
             if choice and not positive:
-                raise UserValueError(not_positive("sample", [label(names, place)]))
+                raise UserValueError(not_positive(name, [label(names, place)]))
             logarithms = boxcox(column, 0.0) if positive else column
             if choice is None:
                 before, after = (np.quantile(values, _DECILES).tolist() for values in (column, logarithms))
@@ -184,7 +187,7 @@ class Preprocessor:
         constant = [label(names, place) for place in np.flatnonzero(scale <= SMALLEST_SCALE)]
         if constant:
             raise UserValueError(
-                f"sample has a median absolute deviation of 0 in {', '.join(constant)}: such columns cannot "
+                f"{name} has a median absolute deviation of 0 in {', '.join(constant)}: such columns cannot "
                 "be scaled by it; leave them out, or construct a Preprocessor with your own numbers"
             )
         return cls(tuple(center.tolist()), tuple(scale.tolist()), tuple(logs), clip, names)

@@ -19,7 +19,7 @@ from fuzz.harness import CANARY, NO_CHART, bank, folder
 
 BUDGET = Budget(1.0, 1e-6)
 RICH = Budget(60.0, 1e-6)  # so that charts of few records stand out of the noise
-STATUSES = {"ok", "outside", "clipped", "failed", "no_neighbor", "filled"}
+STATUSES = {"ok", "outside", "clipped", "failed", "no_neighbor", "filled", "missing"}
 
 
 @cache

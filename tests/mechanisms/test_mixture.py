@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -186,6 +187,30 @@ def test_units_come_from_public_points_or_a_preprocessor():
         release_mixture(table, budget=BUDGET, public=noisy, preprocess=made.preprocess)
     with pytest.raises(ValueError, match="is part of the reference"):
         release_mixture(Y, budget=BUDGET, public=Y[:100])
+
+
+@pytest.mark.parametrize("kind", ["array", "pandas", "polars", "arrow"])
+def test_public_points_may_lack_values(kind, ledger):
+    names = list("abcdef")
+    Y, public = (Factors().draw(n, seed) for n, seed in ((20_000, 1), (300, 2)))
+    table = pd.DataFrame(Y, columns=names)
+    public[np.random.default_rng(0).random(public.shape) < 0.2] = np.nan
+    given = {
+        "array": lambda points: points,
+        "pandas": lambda points: pd.DataFrame(points, columns=names),
+        "polars": lambda points: pl.DataFrame(points, schema=names, nan_to_null=True),
+        "arrow": lambda points: pa.table([pa.array(x, from_pandas=True) for x in points.T], names=names),
+    }[kind]
+    made = release_mixture(table, budget=BUDGET, public=given(public), components=1)
+    center = np.nanmedian(public, axis=0)
+    np.testing.assert_allclose(made.preprocess.center, center, rtol=1e-12)
+    np.testing.assert_allclose(
+        made.preprocess.scale, np.nanmedian(np.abs(public - center), axis=0), rtol=1e-12
+    )
+    public[:, 4] = np.nan
+    with pytest.raises(ValueError, match=r"^public has no values in column 'e': must have some in every"):
+        release_mixture(table, budget=BUDGET, public=given(public), ledger=ledger, dataset="people")
+    assert ledger.history("people") == ()
 
 
 def test_a_preprocessor_that_was_paid_for_is_counted():

@@ -61,10 +61,11 @@ def test_threads_that_share_an_atlas_get_their_own_status(kind):
 
 
 def test_words_and_codes():
-    codes = np.array([3, 0, 4, 2, 1, 0, 5], dtype=np.int8)
+    codes = np.array([3, 0, 4, 2, 1, 0, 5, 6], dtype=np.int8)
     words = words_of(codes)
-    assert words.tolist() == ["outside", "ok", "clipped", "failed", "no_neighbor", "ok", "filled"]
+    expected = ["outside", "ok", "clipped", "failed", "no_neighbor", "ok", "filled", "missing"]
+    assert words.tolist() == expected
     np.testing.assert_array_equal(codes_of(words), codes)
     assert codes_of(words).dtype == np.int8
     assert words_of(codes[:0]).shape == (0,)
-    assert len(set(WORDS)) == len(WORDS) == 6
+    assert len(set(WORDS)) == len(WORDS) == 7

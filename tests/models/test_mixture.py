@@ -50,7 +50,8 @@ def test_what_becomes_of_missing_values():
     kept, status = MIXTURE.transform(HOLES, NOISE, on_missing="keep", return_status=True)
     np.testing.assert_array_equal(np.isnan(kept), GONE)
     np.testing.assert_array_equal(kept[~GONE], filled[~GONE])
-    assert set(status) == {"ok"}
+    np.testing.assert_array_equal(status == "missing", GONE.any(axis=1))
+    assert set(status) == {"ok", "missing"}
     with pytest.raises(ValueError, match=r"^X has missing values in column 'a', column 'b', column 'c': "):
         MIXTURE.transform(HOLES, NOISE, on_missing="refuse")
     np.testing.assert_array_equal(

@@ -124,7 +124,9 @@ def public_points(
 ) -> Points:
     """Return public points, preprocessed, with the columns of the reference where both have names.
 
-    With `missing`, which excludes `preprocess`, NaN stands for a missing value and is allowed. Points that are the reference, or overlap it in memory or on disk, are refused: they are not public.
+    With `missing`, which excludes `preprocess`, NaN stands for a missing value and is allowed.
+
+    Points that are the reference, or overlap it in memory or on disk, are refused: they are not public.
     """
     named = _by_name(name, points, source.column_names)
     if preprocess is None:

@@ -134,7 +134,7 @@ def test_noise_and_units():
         ({"preprocess": "scales.json"}, "preprocess = 'scales.json': must be a Preprocessor or None"),
         ({"preprocess": Preprocessor((0.0,), (1.0,))}, "queries has 6 features: must have 1"),
         ({"queries": np.full((9, 6), np.inf)}, "queries contains infinity"),
-        ({"queries": np.full((9, 6), np.nan)}, "sample has no values in column 0"),
+        ({"queries": np.full((9, 6), np.nan)}, "queries has no values in column 0"),
         ({"queries": np.zeros((9, 6))}, "median absolute deviation of 0"),
     ],
 )

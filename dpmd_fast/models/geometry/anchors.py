@@ -18,6 +18,7 @@ from dpmd_fast.models.geometry.tuning import (
     FEWEST_PUBLIC,
     HOMOGENEOUS,
     MOST_PUBLIC,
+    OCCUPIED,
     PUBLIC_BYTES,
     PUBLIC_HOMOGENEOUS,
     SMOOTHING_PASSES,
@@ -97,6 +98,7 @@ class SignalPrediction(NamedTuple):
     anchors: int
     reach: float  # mean number of anchors within the bandwidth of a record
     records: float  # median effective number of records around an anchor
+    covered: float  # share of the points within reach of an anchor that stands out from the noise
 
 
 def predict_round(
@@ -124,9 +126,12 @@ def predict_round(
     weights = np.maximum(0.0, 1.0 - (gaps["v"] / h) ** 2) ** 2 * clip[gaps["j"]]
     mass = np.bincount(gaps["i"], weights, len(anchors)) * n / len(Z)
     squares = np.bincount(gaps["i"], weights**2, len(anchors)) * n / len(Z)
+    noise = sensitivity * tau / mu
+    stands_out = mass > OCCUPIED * noise / HOMOGENEOUS
     return SignalPrediction(
-        signal=float(np.median(mass)) * mu / (sensitivity * tau),
+        signal=float(np.median(mass)) / noise,
         anchors=len(anchors),
         reach=len(weights) / len(flat),
         records=float(np.median(mass**2 / np.maximum(squares, 1e-300))),
+        covered=len(np.unique(gaps["j"][stands_out[gaps["i"]]])) / len(flat),
     )

@@ -148,7 +148,7 @@ def search_before_spending(
     share, points = 1.0, Z
     if Z.shape[1] >= LEAST_COLUMNS:
         share -= FIND_SHARE + REFINE_SHARE
-        points = _leading(Z)
+        points = leading(Z)
     d = spectrum_dim(points, n_threads) if dim is None else dim
     return BandwidthSearch(
         points,
@@ -161,13 +161,18 @@ def search_before_spending(
     )
 
 
-def _leading(Z: Floats) -> Floats:
-    """Return public points in their leading coordinates, which stand in for the subspace to be released."""
+def leading(Z: Floats) -> Floats:
+    """Return public points in their leading coordinates, which stand in for the subspace to be released.
+
+    Those are left out whose variance could be that of noise of the same size in all coordinates: below the
+    edge of the Marchenko-Pastur law for so many points.
+    """
     center = Z.mean(axis=0)
     values, vectors = np.linalg.eigh(np.cov(Z.T))
     values, vectors = values[::-1], vectors[:, ::-1]
-    tail = values[len(values) // 2 :].mean()
-    kept = max(2, int((values > 2.0 * tail).sum()))
+    ratio = min(1.0, len(values) / len(Z))
+    noise = float(np.median(values)) / (1.0 - ratio / 3.0)
+    kept = max(2, int((values > 1.1 * (1.0 + math.sqrt(ratio)) ** 2 * noise).sum()))
     return np.ascontiguousarray((Z - center) @ vectors[:, : min(kept, len(values) // 2)])
 
 

@@ -1,0 +1,235 @@
+"""Predict from public numbers what an atlas would do to the public points: nothing is spent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpmd_fast.models.geometry.anchors import Floats, rms_radius, spectrum_dim
+from dpmd_fast.models.geometry.bandwidth import (
+    BandwidthSearch,
+    leading,
+    predicted_noise,
+    search_before_spending,
+)
+from dpmd_fast.models.geometry.tuning import (
+    BIAS_LEFT,
+    BIAS_ORDER,
+    HOMOGENEOUS,
+    LEAST_COLUMNS,
+    OCCUPIED,
+    rounds_for,
+)
+from dpmd_fast.models.public_only import smoothing_errors
+from dpmd_fast.models.verdict import (
+    FLAT_MARGIN,
+    FLAT_POINTS,
+    HARM_LIKELY,
+    HELPS,
+    LEAST_PUBLIC,
+    LEAST_REACH,
+    NO_GAIN,
+    SURFACE,
+    TOO_FEW,
+    Verdict,
+    judged,
+)
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.guarantee import Adjacency
+
+_MOST_DIM = 6  # dimensions of a surface that are tried
+_NARROW = 0.6  # of the bandwidth, to tell curvature from thickness
+_NEARLY = 1.15  # error over the least of all dimensions, up to which a smaller dimension is taken
+
+
+@dataclass(frozen=True)
+class AtlasPrediction:
+    """What an atlas would do to the public points, in the units in which it works.
+
+    Errors are those of one value; `noise_error` and `bias_error` are distances from the surface.
+    """
+
+    dim: int
+    bandwidth: float
+    rounds: int
+    anchors: int
+    anchors_a_record: float
+    signal_to_noise: float
+    reach: float
+    noise_error: float
+    bias_error: float
+    raw_error: float
+    predicted_error: float
+    public_only_error: float
+    verdict: Verdict
+    search: BandwidthSearch | None
+
+
+def predict_atlas(
+    Z: Floats,
+    n: int,
+    budget: Budget,
+    *,
+    dim: int | None,
+    bandwidth: float | None,
+    cover: float,
+    adjacency: Adjacency,
+    noise: Floats | None,
+    n_threads: int | None,
+) -> AtlasPrediction:
+    """Predict an atlas of `n` records around complete public points `Z` with `noise` (D,), if it is known."""
+    distinct = len(np.unique(Z, axis=0))
+    if distinct < LEAST_PUBLIC:
+        return _no_surface_seen(distinct, dim, noise)
+    points = leading(Z) if Z.shape[1] >= LEAST_COLUMNS else Z
+    variance = None if noise is None else float((noise**2).mean())
+    if dim is None:
+        dim = _dimension(points, variance, n_threads)
+    search = search_before_spending(
+        Z, n, budget, dim, adjacency=adjacency, cover=cover, n_threads=n_threads
+    )
+    h = search.choose() if bandwidth is None else bandwidth
+    found = search.at(h)
+    noisy = predicted_noise(h, found.signal)
+    q, D, d = points.shape[1], Z.shape[1], search.dim
+    known = variance is not None
+    tail = max(0.0, float(((Z - Z.mean(axis=0)) ** 2).sum(axis=1).mean()) - rms_radius(points) ** 2)
+    if variance is None or variance == 0.0:
+        variance = search.scatter**2 / max(1, q - d) if q == D else tail / (D - q)
+    lost = max(0.0, tail - (D - q) * variance)  # what leaving the other coordinates out takes away
+    raw2, along = D * variance, d * variance
+    bias2, alone = lost, math.nan
+    if known:
+        thick2, alone = _off_surface(points, variance, h, d, n_threads)
+        bias2, alone = thick2 + lost, alone + lost
+    predicted2 = found.covered * (along + bias2 + noisy**2) + (1.0 - found.covered) * raw2
+    raw, predicted, public = (math.sqrt(value / D) for value in (raw2, predicted2, alone))
+    made = AtlasPrediction(
+        dim=d,
+        bandwidth=h,
+        rounds=rounds_for(found.signal),
+        anchors=found.anchors,
+        anchors_a_record=found.reach,
+        signal_to_noise=found.signal,
+        reach=found.covered,
+        noise_error=noisy,
+        bias_error=math.sqrt(bias2),
+        raw_error=raw,
+        predicted_error=predicted,
+        public_only_error=public,
+        verdict=Verdict(NO_GAIN, ""),
+        search=search,
+    )
+    thick = not known and not _clear_surface(Z, points, search.scatter)
+    word = TOO_FEW if found.covered < LEAST_REACH else HARM_LIKELY if thick else judged(predicted, raw, public)
+    sentence = _sentence(made, word, n, budget, math.sqrt(variance), known)
+    object.__setattr__(made, "verdict", Verdict(word, sentence, raw, predicted, reach=found.covered))
+    return made
+
+
+def _clear_surface(Z: Floats, points: Floats, scatter: float) -> bool:
+    """Return True if points of unknown noise are clearly near a surface.
+
+    They must scatter little around it; and where coordinates were left out, the variances there must be those
+    of equal noise: between the edges of the Marchenko-Pastur law, with a margin.
+    """
+    (m, D), q = Z.shape, points.shape[1]
+    if scatter > SURFACE * rms_radius(points):
+        return False
+    if q == D:
+        return True
+    if m < FLAT_POINTS * D:
+        return False
+    tail = np.linalg.eigvalsh(np.cov(Z.T))[: D - q]
+    edge = math.sqrt(D / m)
+    return float(tail[-1]) <= FLAT_MARGIN * ((1.0 + edge) / (1.0 - edge)) ** 2 * max(float(tail[0]), 1e-300)
+
+
+def _off_surface(
+    points: Floats, variance: float, h: float, dim: int, n_threads: int | None
+) -> tuple[float, float]:
+    """Return the squared bias of an atlas, and the squared error of smoothing the points by themselves.
+
+    Two bandwidths tell the thickness of what the points lie near, which stays, from its curvature, whose
+    bias grows with the fourth power of the bandwidth and which residual rounds leave a part of.
+    """
+    variances, dims = np.full(points.shape[1], variance), range(dim, dim + 1)
+    wide, narrow = (
+        smoothing_errors(points, variances, width, dims, n_threads)[0] for width in (h, _NARROW * h)
+    )
+    share = _NARROW ** (2.0 * BIAS_ORDER)
+    off_wide, off_narrow = (max(0.0, one.left - dim * variance) for one in (wide, narrow))
+    thick2 = min(off_wide, max(0.0, off_narrow - share * off_wide) / (1.0 - share))
+    return thick2 + BIAS_LEFT**2 * (off_wide - thick2), min(wide.error, narrow.error)
+
+
+def _dimension(points: Floats, variance: float | None, n_threads: int | None) -> int:
+    """Return the dimension of the surface: that of the least error if the noise is known."""
+    if not variance or points.shape[1] < 3:
+        return spectrum_dim(points, n_threads) if points.shape[1] > 1 else 1
+    dims = range(1, min(_MOST_DIM, points.shape[1] - 1) + 1)
+    h = 0.5 * rms_radius(points)
+    found = smoothing_errors(points, np.full(points.shape[1], variance), h, dims, n_threads)
+    least = min(one.error for one in found)
+    return next(one.dim for one in found if one.error <= _NEARLY * least)
+
+
+def _no_surface_seen(distinct: int, dim: int | None, noise: Floats | None) -> AtlasPrediction:
+    raw = math.nan if noise is None else math.sqrt(float((noise**2).mean()))
+    sentence = (
+        f"{distinct} different public point(s) cannot show a surface: an atlas needs at least {LEAST_PUBLIC}."
+    )
+    nothing = dict.fromkeys(
+        ("bandwidth", "signal_to_noise", "noise_error", "bias_error", "predicted_error", "public_only_error"),
+        math.nan,
+    )
+    verdict = Verdict(NO_GAIN, sentence, raw, reach=0.0)
+    return AtlasPrediction(
+        dim=dim or 1,
+        rounds=0,
+        anchors=distinct,
+        anchors_a_record=0.0,
+        reach=0.0,
+        raw_error=raw,
+        verdict=verdict,
+        search=None,
+        **nothing,
+    )
+
+
+def _sentence(
+    made: AtlasPrediction, word: str, n: int, budget: Budget, deviation: float, known: bool
+) -> str:
+    """Return what is predicted, in words."""
+    if word == TOO_FEW:
+        enough = math.ceil(1.2 * n * OCCUPIED / HOMOGENEOUS / max(made.signal_to_noise, 1e-9))
+        return (
+            f"{n:,} records are too few at epsilon = {budget.epsilon:g}, delta = {budget.delta:g}: an atlas "
+            f"would reach {made.reach:.0%} of the public points; about {enough:,} records would be enough."
+        )
+    if word == HARM_LIKELY and not known:
+        return (
+            "The public points lie near no curve or surface, and an atlas would take their differences for "
+            "noise; give their noise, and a mixture can be considered."
+        )
+    if word == HARM_LIKELY and made.bias_error > made.noise_error:
+        return (
+            f"The public points lie near no surface of dimension {made.dim}: they are {made.bias_error:.3g} "
+            f"away from it beyond their noise of {deviation:.3g} a value, and an atlas would take that for "
+            f"noise (error of a value {made.predicted_error:.3g} instead of {made.raw_error:.3g})."
+        )
+    change = (
+        f"An atlas is predicted to change the error of a value from {made.raw_error:.3g} to "
+        f"{made.predicted_error:.3g}"
+    )
+    if not known:
+        change += " (the noise is estimated from the public points)"
+    if word == HELPS:
+        return change + "."
+    if word == HARM_LIKELY:
+        return change + f": {n:,} records leave too much noise at epsilon = {budget.epsilon:g}."
+    if made.public_only_error < made.raw_error:
+        return change + f"; the public points alone reach {made.public_only_error:.3g} without any budget."
+    return change + ", which is not worth a budget."

@@ -1,0 +1,136 @@
+"""Verdicts: will a release help these queries, and did it? The one place for their thresholds.
+
+Errors are root mean squared errors of one value of the queries, in preprocessed units where there is a
+preprocessor. "Raw" is to leave the queries as they are, "public only" the best that they can do for each
+other without any reference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpmd_fast.arguments import checked, checked_choice
+from dpmd_fast.errors import UserValueError, either
+
+# Thresholds. [choice]: what we advise a user to accept. [measured]: see where it is used.
+GAIN = 0.99  # predicted error over the better of raw and public only, at most, to be worth a budget [choice]
+HARM = 1.02  # predicted error over that of the raw queries, above which harm is likely [choice]
+LEAST_REACH = 0.5  # share of the queries that an atlas must reach [choice]
+LEAST_PUBLIC = 20  # distinct public points without which no surface can be recognised [choice]
+SURFACE = 0.35  # scatter of public points around a surface over their rms radius, at most, if the noise is
+# unknown: six shapes and four held-out ones have .02 to .16, blood markers .6 [measured: tests/models/test_predict_atlas.py]
+FLAT_MARGIN, FLAT_POINTS = 1.5, 3  # of the spread of variances that equal noise has, and points a column to
+# see it: spheres in R^20 and R^100 pass, blood markers do not [measured: tests/models/test_predict_atlas.py]
+AS_PREDICTED = 1.5  # factor between expected and predicted error that still counts as predicted [choice]
+
+HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW = "helps", "no gain", "harm likely", "not enough records"
+WORDS = (HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a model helps, in one word, one sentence and a few numbers; ``str()`` returns the sentence.
+
+    Attributes
+    ----------
+    word : "helps", "no gain", "harm likely" or "not enough records"
+    sentence : str
+    raw_error : float
+        Of one value of the queries as they are; NaN if their noise is not known.
+    predicted_error : float
+        After the model, predicted from public numbers before the spend; NaN if nothing could be predicted.
+    expected_error : float
+        After the model, from released values; NaN before the spend.
+    reach : float
+        Share of the public points that the model can move.
+    """
+
+    word: str
+    sentence: str
+    raw_error: float = math.nan
+    predicted_error: float = math.nan
+    expected_error: float = math.nan
+    reach: float = 1.0
+
+    def __post_init__(self) -> None:
+        checked_choice("word", self.word, WORDS)
+        if not isinstance(self.sentence, str) or "\n" in self.sentence:
+            raise UserValueError("sentence: must be one line of text", argument="sentence")
+        for name in ("raw_error", "predicted_error", "expected_error"):
+            value = getattr(self, name)
+            if not (isinstance(value, float) and math.isnan(value)):
+                object.__setattr__(self, name, checked(name, value))
+        object.__setattr__(self, "reach", checked("reach", self.reach))
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON can hold; what is not known is None."""
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in asdict(self).items()
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Verdict:
+        """Return the verdict that `to_dict` was called on; refuse anything else."""
+        fields = set(cls.__dataclass_fields__)
+        if not isinstance(values, dict) or set(values) != fields:
+            raise UserValueError(f"a verdict must have exactly {', '.join(sorted(fields))}")
+        return cls(**{name: math.nan if value is None else value for name, value in values.items()})
+
+
+def judged(predicted: float, raw: float, public_only: float) -> str:
+    """Return the word for errors before a spend; NaN for what is not known."""
+    if predicted > HARM * raw:
+        return HARM_LIKELY
+    rival = raw if math.isnan(public_only) else min(raw, public_only)
+    return HELPS if predicted <= GAIN * rival else NO_GAIN
+
+
+def confirmed(predicted: Verdict, expected: float, raw: float, reach: float, what: str) -> Verdict:
+    """Return the verdict after the spend: `expected` is the error that the released `what` leaves.
+
+    Of `predicted`, the verdict before the spend, nothing but the error is used.
+    """
+    foreseen = predicted.predicted_error
+    if reach < LEAST_REACH:
+        word = TOO_FEW
+    elif math.isnan(expected):
+        word = predicted.word
+    else:
+        word = judged(expected, raw, math.nan)
+    if math.isnan(expected):
+        sentence = f"The {what} reaches {reach:.0%} of the public points; their noise is not known, so how much it removes is not known either."
+    else:
+        change = "falls" if expected < raw else "grows"
+        sentence = f"The expected error of a value {change} from {raw:.3g} to {expected:.3g}"
+        if reach < 0.995:
+            sentence += f", and {1.0 - reach:.0%} of the public points are out of reach and stay as they are"
+        if not math.isnan(foreseen):
+            near = foreseen / AS_PREDICTED <= expected <= foreseen * AS_PREDICTED
+            sentence += f"; predicted was {foreseen:.3g}" + ("" if near else ", so the prediction was wrong")
+        sentence += "."
+    return Verdict(word, sentence, raw, foreseen, expected, reach)
+
+
+def refuse_unless_worth(verdict: Verdict, accept_risk: object) -> None:
+    """Refuse a spend that is not predicted to help, unless the caller accepts the risk."""
+    if not isinstance(accept_risk, bool):
+        raise UserValueError("accept_risk: must be True or False", argument="accept_risk")
+    if verdict.word != HELPS and not accept_risk:
+        raise UserValueError(
+            f"{verdict.word}: {verdict.sentence} Nothing was spent; "
+            f"{either('accept_risk=True', '--accept-risk')} spends all the same",
+            argument="budget",
+        )
+
+
+def risk_noted(verdict: Verdict, accept_risk: bool) -> tuple[str, ...]:
+    """Return the condition that a guarantee notes if a risk was accepted."""
+    if verdict.word == HELPS or not accept_risk:
+        return ()
+    return (f"The caller accepted a risk to the result, not to privacy: the prediction was '{verdict.word}'.",)

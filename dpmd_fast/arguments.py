@@ -254,7 +254,9 @@ def checked_numbers(name: str, values: Any) -> Points:
         raise UserTypeError(f"{name} is a sparse matrix: must be dense, for instance values.toarray()")
     try:
         array = np.asarray(values)
-        if array.dtype.kind == "O":  # mixed number types, or not numbers at all
+        if array.dtype.kind == "O" and hasattr(values, "isna"):  # a table of pandas: pandas.NA is missing
+            array = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        elif array.dtype.kind == "O":  # mixed number types, or not numbers at all
             array = array.astype(np.float64)
     except Exception:  # of any kind; its message could show a value
         array = np.empty(0, dtype="U")

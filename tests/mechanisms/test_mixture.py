@@ -189,7 +189,7 @@ def test_units_come_from_public_points_or_a_preprocessor():
         release_mixture(Y, budget=BUDGET, public=Y[:100])
 
 
-@pytest.mark.parametrize("kind", ["array", "pandas", "polars", "arrow"])
+@pytest.mark.parametrize("kind", ["array", "pandas", "nullable", "pandas of arrow", "polars", "arrow"])
 def test_public_points_may_lack_values(kind, ledger):
     names = list("abcdef")
     Y, public = (Factors().draw(n, seed) for n, seed in ((20_000, 1), (300, 2)))
@@ -198,6 +198,8 @@ def test_public_points_may_lack_values(kind, ledger):
     given = {
         "array": lambda points: points,
         "pandas": lambda points: pd.DataFrame(points, columns=names),
+        "nullable": lambda points: pd.DataFrame(points, columns=names).astype("Float64"),
+        "pandas of arrow": lambda points: pd.DataFrame(points, columns=names).astype("double[pyarrow]"),
         "polars": lambda points: pl.DataFrame(points, schema=names, nan_to_null=True),
         "arrow": lambda points: pa.table([pa.array(x, from_pandas=True) for x in points.T], names=names),
     }[kind]
@@ -211,6 +213,15 @@ def test_public_points_may_lack_values(kind, ledger):
     with pytest.raises(ValueError, match=r"^public has no values in column 'e': must have some in every"):
         release_mixture(table, budget=BUDGET, public=given(public), ledger=ledger, dataset="people")
     assert ledger.history("people") == ()
+
+
+def test_columns_that_the_preprocessor_does_not_have_are_told():
+    table = pd.DataFrame(Factors().draw(3_000, 1), columns=list("abcdef"))
+    units = Preprocessor((0.0, 0.0), (1.0, 1.0), column_names=("a", "b"))
+    with pytest.raises(ValueError, match=r"must have 2, like the preprocessor; choose them with columns="):
+        release_mixture(table, budget=BUDGET, preprocess=units)
+    made = release_mixture(table, budget=BUDGET, preprocess=units, columns=["a", "b"])
+    assert made.column_names == ("a", "b")
 
 
 def test_a_preprocessor_that_was_paid_for_is_counted():

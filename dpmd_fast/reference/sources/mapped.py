@@ -60,9 +60,10 @@ def preprocessed_source(
     guarantee of a release of the mapped records holds for the records.
     """
     if source.n_columns != preprocess.n_columns:
+        hint = "" if source.column_names is None else "; choose them with columns=[...]"
         raise UserValueError(
             f"reference has {source.n_columns} column(s): must have {preprocess.n_columns}, like the "
-            "preprocessor"
+            f"preprocessor{hint}"
         )
     preprocess.check_names("reference", source.column_names)
     return MappedSource(source, preprocess.mapping(keep_missing=keep_missing))

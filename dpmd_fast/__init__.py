@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.models.moments import Release
     from dpmd_fast.models.plan import Plan, plan
-    from dpmd_fast.models.plan_mixture import MixturePlan, plan_mixture
+    from dpmd_fast.models.verdict import Verdict
     from dpmd_fast.models.preprocessor import Preprocessor
     from dpmd_fast.privacy.budget import Budget, BudgetExceeded
     from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning
@@ -48,7 +48,6 @@ __all__ = [
     "Ledger",
     "ManifoldDenoiser",
     "Mixture",
-    "MixturePlan",
     "Plan",
     "PreprocessWarning",
     "Preprocessor",
@@ -60,7 +59,6 @@ __all__ = [
     "load_model",
     "paper_bandwidth",
     "plan",
-    "plan_mixture",
     "private_preprocessor",
     "release_atlas",
     "release_mixture",
@@ -80,7 +78,7 @@ _HOMES = {
     "models.load": ("load_model",),
     "models.mixture": ("Mixture",),
     "models.plan": ("Plan", "plan"),
-    "models.plan_mixture": ("MixturePlan", "plan_mixture"),
+    "models.verdict": ("Verdict",),
     "models.preprocessor": ("Preprocessor",),
     "mechanisms.preprocessor": ("PreprocessWarning", "private_preprocessor"),
     "privacy.budget": ("Budget", "BudgetExceeded"),

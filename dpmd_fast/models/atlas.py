@@ -18,6 +18,7 @@ from dpmd_fast.status import CLIPPED, FAILED, OUTSIDE, Codes, words_of
 
 if TYPE_CHECKING:
     from dpmd_fast.models.preprocessor import Preprocessor
+    from dpmd_fast.models.verdict import Verdict
     from dpmd_fast.privacy.ledger.charge import Receipt
 
 _BLOCK_BYTES = 1 << 22  # of the points moved at a time: what stays in the caches
@@ -53,6 +54,8 @@ class Atlas:
         Columns of the reference, where it was a table.
     preprocess : Preprocessor or None
         Then `transform` takes and returns original units; charts and `bandwidth` are in preprocessed ones.
+    verdict : Verdict or None
+        Whether it helps points like its anchors, judged after the spend; None in files of older versions.
     receipt : Receipt or None
         The debit that paid for it, if there was a ledger. Not in the file: a loaded atlas has none.
     """
@@ -69,6 +72,7 @@ class Atlas:
     spends: tuple[tuple[str, float], ...] = field(repr=False)
     column_names: tuple[str, ...] | None = None
     preprocess: Preprocessor | None = field(default=None, repr=False)
+    verdict: Verdict | None = None
     receipt: Receipt | None = field(default=None, repr=False)
 
     @property
@@ -135,11 +139,11 @@ class Atlas:
             part = slice(start, start + rows)
             block = np.asarray(points[part], dtype=np.float64)
             if self.preprocess is None:
-                result, reached = self._moved(block, n_threads)
+                result, reached = self.moved_inside(block, n_threads)
                 status[part][~reached] = OUTSIDE
             else:
                 result, reached, clipped = self.preprocess.moved(
-                    block, lambda inside: self._moved(inside, n_threads), name
+                    block, lambda inside: self.moved_inside(inside, n_threads), name
                 )
                 beyond = reached & ~(np.abs(result) <= np.finfo(moved.dtype).max).all(axis=1)
                 for code, where in ((CLIPPED, clipped), (OUTSIDE, ~reached), (FAILED, beyond)):
@@ -152,8 +156,8 @@ class Atlas:
                 moved[part][reached] = result[reached]
         return moved, status
 
-    def _moved(self, points: Floats, n_threads: int | None) -> tuple[Floats, NDArray[np.bool_]]:
-        """Move a block of points in preprocessed units; also return which of them a chart reaches."""
+    def moved_inside(self, points: Floats, n_threads: int | None) -> tuple[Floats, NDArray[np.bool_]]:
+        """Move finite points in preprocessed units; also return which of them a chart reaches."""
         inside = points if self.subspace is None else self.subspace.down(points, n_threads)
         result, reached = apply_fields(self._fields, inside, n_threads)
         return (result if self.subspace is None else self.subspace.up(result, n_threads)), reached

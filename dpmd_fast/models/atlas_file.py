@@ -30,6 +30,8 @@ from dpmd_fast.models.parts import (
     spends_noted,
     spends_of,
     tuple_of,
+    verdict_noted,
+    verdict_of,
 )
 
 _MOST_PASSES = 100  # of a layer; releases make three
@@ -91,6 +93,7 @@ def _metadata(atlas: Atlas) -> Metadata:
         ],
         "shapes": shapes_noted(_arrays(atlas)),
         **preprocess,
+        **verdict_noted(atlas.verdict),
     }
 
 
@@ -107,7 +110,7 @@ def _arrays(atlas: Atlas) -> Arrays:
 
 def atlas_of(metadata: Metadata, arrays: Arrays) -> Atlas:
     """Return the atlas of a file, refused unless the file holds exactly what an atlas consists of."""
-    check_keys("its metadata", metadata, _KEYS | _LATER_KEYS[metadata["version"]])
+    check_keys("its metadata", metadata, _KEYS | _LATER_KEYS[metadata["version"]] | ({"verdict"} & set(metadata)))
     layers = metadata["layers"]
     for number, layer in enumerate(layers):
         check_keys(f"layer {number}", layer, _LAYER_KEYS)
@@ -124,6 +127,7 @@ def atlas_of(metadata: Metadata, arrays: Arrays) -> Atlas:
         spends=spends_of(metadata),
         column_names=names_of(metadata),
         preprocess=preprocess_of(metadata),
+        verdict=verdict_of(metadata),
     )
     _check(atlas)
     return atlas

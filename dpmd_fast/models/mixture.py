@@ -20,6 +20,7 @@ from dpmd_fast.status import words_of
 
 if TYPE_CHECKING:
     from dpmd_fast.models.preprocessor import Preprocessor
+    from dpmd_fast.models.verdict import Verdict
     from dpmd_fast.privacy.ledger.charge import Receipt
 
 __all__ = ["Mixture", "MixtureCleaner"]
@@ -50,6 +51,9 @@ class Mixture:
         Columns of the reference, where it was a table.
     preprocess : Preprocessor or None
         Then points are given and returned in original units.
+    verdict : Verdict or None
+        Whether it helps points with the noise that was given to `release_mixture`, judged after the spend by
+        the error that the mixture expects. None without that noise, and in files of older versions.
     receipt : Receipt or None
         The debit that paid for it, if there was a ledger. Not in the file: a loaded mixture has none.
     """
@@ -62,6 +66,7 @@ class Mixture:
     spends: tuple[tuple[str, float], ...] = field(repr=False)
     column_names: tuple[str, ...] | None = None
     preprocess: Preprocessor | None = field(default=None, repr=False)
+    verdict: Verdict | None = None
     receipt: Receipt | None = field(default=None, repr=False)
 
     @property

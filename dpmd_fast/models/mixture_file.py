@@ -12,6 +12,7 @@ from dpmd_fast.errors import UserValueError
 from dpmd_fast.models.file import HEAD_KEYS, KINDS, Arrays, Metadata, read_sealed, sealed, write_sealed
 from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.models.parts import (
+    OPTIONAL_KEYS,
     check_array,
     check_columns,
     check_keys,
@@ -27,6 +28,8 @@ from dpmd_fast.models.parts import (
     spends_noted,
     spends_of,
     tuple_of,
+    verdict_noted,
+    verdict_of,
 )
 
 _ROUNDING = 1e-9  # of the sum of weights, and of covariances as correlations
@@ -67,6 +70,7 @@ def _metadata(mixture: Mixture) -> Metadata:
         "column_names": names_noted(mixture.column_names),
         "shapes": shapes_noted(_arrays(mixture)),
         **preprocess,
+        **verdict_noted(mixture.verdict),
     }
 
 
@@ -76,7 +80,7 @@ def _arrays(mixture: Mixture) -> Arrays:
 
 def mixture_of(metadata: Metadata, arrays: Arrays) -> Mixture:
     """Return the mixture of a file, refused unless the file holds exactly what a mixture consists of."""
-    check_keys("its metadata", metadata, _KEYS | ({"preprocess"} & set(metadata)))
+    check_keys("its metadata", metadata, _KEYS | (OPTIONAL_KEYS & set(metadata)))
     guarantee = guarantee_of(metadata)
     check_keys("it", arrays, _ARRAYS)
     check_shapes(arrays, metadata["shapes"])
@@ -89,6 +93,7 @@ def mixture_of(metadata: Metadata, arrays: Arrays) -> Mixture:
         spends=spends_of(metadata),
         column_names=names_of(metadata),
         preprocess=preprocess_of(metadata),
+        verdict=verdict_of(metadata),
     )
     _check(mixture)
     return mixture

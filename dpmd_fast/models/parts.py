@@ -14,9 +14,12 @@ from dpmd_fast.arguments import check_range, checked
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.models.file import Arrays, Metadata
 from dpmd_fast.models.preprocessor import Preprocessor
+from dpmd_fast.models.verdict import Verdict
 from dpmd_fast.privacy.guarantee import Guarantee
 
 Spends = tuple[tuple[str, float], ...]
+
+OPTIONAL_KEYS = {"preprocess", "verdict"}  # of the metadata
 
 _GUARANTEE_KEYS = {field.name for field in dataclasses.fields(Guarantee)}
 
@@ -38,6 +41,10 @@ def shapes_noted(arrays: Arrays) -> dict[str, list[int]]:
 
 def contiguous(arrays: Mapping[str, Any]) -> Arrays:
     return {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
+
+
+def verdict_noted(verdict: Verdict | None) -> dict[str, Any]:
+    return {} if verdict is None else {"verdict": verdict.to_dict()}
 
 
 # Read
@@ -65,6 +72,11 @@ def preprocess_of(metadata: Metadata) -> Preprocessor | None:
         return Preprocessor.from_dict(metadata["preprocess"])
     except ValueError as problem:
         raise UserValueError(f"its preprocessing: {problem}") from None
+
+
+def verdict_of(metadata: Metadata) -> Verdict | None:
+    """Return the verdict after the spend, None where there is none."""
+    return Verdict.from_dict(metadata["verdict"]) if "verdict" in metadata else None
 
 
 def tuple_of(part: dict[str, Any], name: str) -> tuple[Any, ...]:

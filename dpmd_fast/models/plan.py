@@ -1,12 +1,12 @@
-"""Predict cost and accuracy of an atlas from public numbers: nothing is spent, and no reference is read."""
+"""`plan`: will a release help these public points, and which one? Nothing is spent, no reference is read."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
-from numpy.typing import ArrayLike
+import numpy as np
 
 from dpmd_fast.arguments import (
     check_anchors,
@@ -14,112 +14,332 @@ from dpmd_fast.arguments import (
     checked_choice,
     checked_cover,
     checked_integer,
+    checked_points,
     checked_threads,
+    is_auto,
+    shown,
 )
-from dpmd_fast.models.geometry.anchors import thinned
-from dpmd_fast.models.geometry.bandwidth import predicted_noise, search_before_spending
+from dpmd_fast.columns import names_of
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.models.geometry.anchors import Floats, thinned
 from dpmd_fast.models.geometry.tuning import rounds_for
-from dpmd_fast.models.preprocessor import Preprocessor, preprocessed
+from dpmd_fast.models.mixture_cleaner import checked_noise
+from dpmd_fast.models.predict_atlas import AtlasPrediction, predict_atlas
+from dpmd_fast.models.predict_mixture import MixturePrediction, predict_mixture
+from dpmd_fast.models.preprocessor import Preprocessor, units_of
+from dpmd_fast.models.public_only import PublicErrors, judge_queries, root
+from dpmd_fast.models.verdict import HELPS, WORDS, Verdict
 from dpmd_fast.privacy.budget import Budget, check_budget
 from dpmd_fast.privacy.guarantee import Adjacency
 
 _PAIRS_PER_SECOND = 2e9  # products of features summed on one core, for a rough estimate of time
 
 
+class ColumnError(NamedTuple):
+    """Errors of one value of a column, in its own unit; of a logged column relative to the value."""
+
+    name: str
+    raw: float
+    predicted: float
+
+
 @dataclass(frozen=True)
 class Plan:
-    """Prediction for `release_atlas`.
+    """What a release would do for public points.
 
     Attributes
     ----------
-    bandwidth : float
-        The first bandwidth; "auto" may continue with a smaller one.
-    rounds : int
-    dim : int
-    anchors : int
-        Number of anchors in round 1.
-    signal_to_noise : float
-        Median mass of an anchor over the deviation of its noise, in round 1 of three.
-    noise_error : float
-        Error that noise would leave in the finished map; the bias of the bandwidth adds to it, and cannot be
-        known before something is spent.
-    recommended_epsilon : float
-        Smallest epsilon, in steps of sqrt(2) and at the same delta, with enough signal for three rounds.
-    seconds : float
-        Rough time of the sums over the records on one core; reading the records adds to it.
+    verdict : "helps", "no gain", "harm likely" or "not enough records"
+    model : "atlas", "mixture" or "nothing"
+        What to release.
+    advice : str
+        What was chosen and why, in one or two sentences.
+    raw_error, predicted_error, public_only_error : float
+        Root mean squared error of one value of the public points, in preprocessed units, without a
+        preprocessor in median absolute deviations of the columns: as it is (the noise; for a missing value
+        that of the median), after the model, and after the best that the public points can do by themselves.
+        Without `noise`, an estimate in the units of the data; NaN where there is none.
+    columns : tuple of ColumnError
+        The same in the unit of each column, if the noise is known.
+    atlas : AtlasPrediction or None
+    mixture : MixturePrediction or None
+        What was weighed.
     mu2 : float
         What would be spent.
-    advice : str
-        One sentence.
     """
 
-    bandwidth: float
-    rounds: int
-    dim: int
-    anchors: int
-    signal_to_noise: float
-    noise_error: float
-    recommended_epsilon: float
-    seconds: float
-    mu2: float
+    verdict: str
+    model: str
     advice: str
+    raw_error: float
+    predicted_error: float
+    public_only_error: float
+    columns: tuple[ColumnError, ...]
+    atlas: AtlasPrediction | None
+    mixture: MixturePrediction | None
+    mu2: float
+    recommended_epsilon: float  # smallest, in steps of sqrt(2), with enough signal for three rounds; NaN
+    seconds: float  # rough time of an atlas's sums on one core; reading adds to it
+
+    @property
+    def candidate(self) -> str:
+        """The better model, whether it helps or not: what is released if the risk is accepted."""
+        return _better(self.atlas, self.mixture)[0]
+
+    @property
+    def _chosen(self) -> AtlasPrediction | MixturePrediction:
+        return _better(self.atlas, self.mixture)[1]
+
+    @property
+    def rounds(self) -> int:
+        return self._chosen.rounds
+
+    @property
+    def signal_to_noise(self) -> float:
+        """Of an atlas the median mass of an anchor over its noise, of a mixture records over noise."""
+        return self._chosen.signal_to_noise
+
+    @property
+    def bandwidth(self) -> float | None:
+        """The first bandwidth of the atlas; "auto" may continue with a smaller one."""
+        return None if self.atlas is None else self.atlas.bandwidth
+
+    @property
+    def dim(self) -> int | None:
+        return None if self.atlas is None else self.atlas.dim
+
+    @property
+    def anchors(self) -> int | None:
+        return None if self.atlas is None else self.atlas.anchors
+
+    @property
+    def reach(self) -> float | None:
+        """Share of the public points that the atlas would reach."""
+        return None if self.atlas is None else self.atlas.reach
+
+    @property
+    def noise_error(self) -> float | None:
+        """Distance from the surface that the noise of the releases would leave."""
+        return None if self.atlas is None else self.atlas.noise_error
+
+    @property
+    def bias_error(self) -> float | None:
+        """Distance from the points that the shape of the atlas would leave."""
+        return None if self.atlas is None else self.atlas.bias_error
+
+    @property
+    def components(self) -> int | None:
+        return None if self.mixture is None else self.mixture.components
+
+
+class PublicSide(NamedTuple):
+    """The units of the columns, the noise in them, and what the public points can do by themselves."""
+
+    units: Preprocessor
+    noise: Floats  # (D,)
+    errors: PublicErrors
+
+    @property
+    def ratio(self) -> float:
+        """Error of the best that the points can do by themselves over their own."""
+        raw = root(self.errors.raw)
+        return root(self.errors.alone) / raw if raw > 0.0 else math.nan
+
+
+def judge_public(
+    points: Floats, names: tuple[str, ...] | None, noise: Any, preprocess: Preprocessor | None, name: str
+) -> PublicSide:
+    """Judge public points (m, D) in original units, NaN where missing, called `name` in messages."""
+    units = units_of(points, names, name) if preprocess is None else preprocess
+    deviations = checked_noise(noise, points.shape[1], units.column_names, units)
+    return PublicSide(units, deviations, judge_queries(units.forward_block(points, name), deviations))
 
 
 def plan(
-    anchors: ArrayLike,
+    anchors: Any,
     n: int,
     *,
-    dim: int | Literal["auto"],
     budget: Budget,
+    dim: int | Literal["auto"] = "auto",
+    noise: Any = None,
+    model: str = "auto",
     bandwidth: float | Literal["auto"] = "auto",
     cover: float = 0.3,
+    components: int | Literal["auto"] = "auto",
+    rounds: int | Literal["auto"] = "auto",
     adjacency: Adjacency = "replace-one",
     preprocess: Preprocessor | None = None,
     n_threads: int | None = None,
 ) -> Plan:
-    """Predict signal, error and time of an atlas of `n` records around public points.
+    """Predict whether an atlas or a mixture of `n` records helps public points, and by how much.
 
     Parameters
     ----------
-    anchors : array (m, D)
-        The public points to be given to `release_atlas`.
+    anchors : array or table (m, D)
+        The public points: the queries, or points like them. NaN are missing values.
     n : int
         Number of private records, if it is public, or a public guess.
-    dim, budget, bandwidth, cover, adjacency, preprocess
+    noise : number, array (D,) or mapping, optional
+        Deviation of the measurement error of the points: a number or an array in preprocessed units, without
+        a preprocessor in median absolute deviations of the columns; or by column name in the column's own
+        unit. Without it a mixture cannot be weighed, and an atlas only for points that are clearly near a
+        surface.
+    model : "auto", "atlas" or "mixture"
+        What to weigh.
+    dim, bandwidth, cover
         As for `release_atlas`.
+    components, rounds
+        As for `release_mixture`.
+    budget, adjacency, preprocess
     n_threads : int, optional
     """
-    Z = thinned(preprocessed("anchors", anchors, preprocess))
+    points = np.asarray(checked_points("anchors", anchors, missing=True), dtype=np.float64)
+    names = names_of(anchors)
+    if preprocess is not None and not isinstance(preprocess, Preprocessor):
+        raise UserValueError(
+            f"preprocess = {shown(preprocess)}: must be a Preprocessor or None", argument="preprocess"
+        )
+    if preprocess is not None:
+        if preprocess.n_columns != points.shape[1]:
+            raise UserValueError(
+                f"anchors has {points.shape[1]} features: must have {preprocess.n_columns}, like the "
+                "preprocessor"
+            )
+        preprocess.check_names("anchors", names)
     n = checked_integer("n", n, minimum=1)
     check_budget(budget)
     checked_choice("adjacency", adjacency, ("replace-one", "add-remove"))
-    cover = checked_cover(cover)
+    checked_choice("model", model, ("auto", "atlas", "mixture"))
     n_threads = checked_threads(n_threads)
-    auto = isinstance(bandwidth, str) and bandwidth == "auto"
-    d = None if isinstance(dim, str) and dim == "auto" else checked_integer("dim", dim, minimum=1)
-    check_anchors(Z, d)
-    search = search_before_spending(Z, n, budget, d, adjacency=adjacency, cover=cover, n_threads=n_threads)
-    h = search.choose() if auto else checked_bandwidth(bandwidth)
-    predicted = search.at(h)
-    rounds = rounds_for(predicted.signal)
-    enough = _enough(budget, predicted.signal)
-    features = search.points.shape[1] + 1
-    pairs = n * predicted.reach * features * features * (rounds + 1)
+    d = None if is_auto("dim", dim) else checked_integer("dim", dim, minimum=1)
+    h = None if is_auto("bandwidth", bandwidth) else checked_bandwidth(bandwidth)
+    cover = checked_cover(cover)
+    if model == "mixture" and noise is None:
+        raise UserValueError("noise = None: must be given to weigh a mixture", argument="noise")
+    public = None if noise is None else judge_public(points, names, noise, preprocess, "anchors")
+    atlas = mixture = None
+    complete = not np.isnan(points).any()
+    if model == "atlas" and not complete:
+        checked_points("anchors", anchors)  # refuses missing values
+    if model != "mixture" and complete and points.shape[1] > 1 and (public is None or public.noise.any()):
+        Z = thinned(points if preprocess is None else preprocess.forward_block(points, "anchors"))
+        check_anchors(Z, d)
+        atlas = predict_atlas(
+            Z,
+            n,
+            budget,
+            dim=d,
+            bandwidth=h,
+            cover=cover,
+            adjacency=adjacency,
+            noise=noise_for_atlas(public, preprocess),
+            public_ratio=math.nan if public is None else public.ratio,
+            n_threads=n_threads,
+        )
+    if model != "atlas" and public is not None:
+        mixture = predict_mixture(
+            n,
+            points.shape[1],
+            budget,
+            public.errors,
+            components=components,
+            rounds=rounds,
+            adjacency=adjacency,
+        )
+    if atlas is None and mixture is None:
+        raise UserValueError(
+            "noise = None: must be given for points with missing values or one column", argument="noise"
+        )
+    return _plan(atlas, mixture, public, n, budget)
+
+
+def noise_for_atlas(public: PublicSide | None, preprocess: Preprocessor | None) -> Floats | None:
+    """Return the noise in the units in which an atlas works: those of the data without a preprocessor."""
+    if public is None:
+        return None
+    return public.noise if preprocess is not None else public.noise * np.array(public.units.scale)
+
+
+def _better(
+    atlas: AtlasPrediction | None, mixture: MixturePrediction | None
+) -> tuple[str, AtlasPrediction | MixturePrediction]:
+    """Return the model that helps more; if none helps, the one that does less harm."""
+    weighed: list[tuple[str, AtlasPrediction | MixturePrediction]] = []
+    if atlas is not None:
+        weighed.append(("atlas", atlas))
+    if mixture is not None:
+        weighed.append(("mixture", mixture))
+
+    def rank(one: tuple[str, AtlasPrediction | MixturePrediction]) -> tuple[int, float]:
+        made = one[1]
+        ratio = made.predicted_error / made.raw_error if made.raw_error > 0.0 else math.nan
+        return WORDS.index(made.verdict.word), math.inf if math.isnan(ratio) else ratio
+
+    return min(weighed, key=rank)
+
+
+def _plan(
+    atlas: AtlasPrediction | None,
+    mixture: MixturePrediction | None,
+    public: PublicSide | None,
+    n: int,
+    budget: Budget,
+) -> Plan:
+    name, chosen = _better(atlas, mixture)
+    raw, predicted, alone = chosen.raw_error, chosen.predicted_error, chosen.public_only_error
+    columns: tuple[ColumnError, ...] = ()
+    if public is not None:
+        raw = root(public.errors.raw)
+        if name == "atlas":  # in the units of the others
+            ratio = chosen.predicted_error / chosen.raw_error
+            predicted, alone = ratio * raw, raw * chosen.public_only_error / chosen.raw_error
+        columns = _columns(public, chosen, predicted / raw if raw > 0.0 else 1.0)
+    enough, seconds = math.nan, math.nan
+    if atlas is not None and atlas.search is not None:
+        enough = enough_epsilon(budget, atlas.signal_to_noise)
+        features = atlas.search.points.shape[1] + 1
+        seconds = n * atlas.anchors_a_record * features * features * (atlas.rounds + 1) / _PAIRS_PER_SECOND
     return Plan(
-        bandwidth=h,
-        rounds=rounds,
-        dim=search.dim if d is None else d,
-        anchors=predicted.anchors,
-        signal_to_noise=predicted.signal,
-        noise_error=predicted_noise(h, predicted.signal),
-        recommended_epsilon=enough,
-        seconds=pairs / _PAIRS_PER_SECOND,
+        verdict=chosen.verdict.word,
+        model=name if chosen.verdict.word == HELPS else "nothing",
+        advice=_advice(name, chosen.verdict, atlas, mixture),
+        raw_error=raw,
+        predicted_error=predicted,
+        public_only_error=alone,
+        columns=columns,
+        atlas=atlas,
+        mixture=mixture,
         mu2=budget.mu**2,
-        advice=_advice(predicted.signal, rounds, enough, budget, search.mostly_noise(h)),
+        recommended_epsilon=enough,
+        seconds=seconds,
     )
 
 
-def _enough(budget: Budget, signal: float) -> float:
+def _columns(
+    public: PublicSide, chosen: AtlasPrediction | MixturePrediction, ratio: float
+) -> tuple[ColumnError, ...]:
+    """Return the errors of every column in its own unit."""
+    scale = np.array(public.units.scale)
+    raw = np.sqrt(public.errors.raw)
+    after = np.array(chosen.by_column) if isinstance(chosen, MixturePrediction) else ratio * raw
+    names = public.units.column_names or tuple(f"column {place}" for place in range(len(scale)))
+    return tuple(map(ColumnError, names, (raw * scale).tolist(), (after * scale).tolist()))
+
+
+def _advice(
+    name: str, verdict: Verdict, atlas: AtlasPrediction | None, mixture: MixturePrediction | None
+) -> str:
+    """Return what was chosen and why."""
+    other = None
+    if atlas is not None and mixture is not None:
+        other = mixture.verdict if name == "atlas" else atlas.verdict
+    start = f"Release {'an atlas' if name == 'atlas' else 'a mixture'}: " if verdict.word == HELPS else "Do not spend: "
+    if other is None or other.word == HELPS:
+        return start + verdict.sentence[0].lower() + verdict.sentence[1:]
+    return start + verdict.sentence[0].lower() + verdict.sentence[1:] + " " + other.sentence
+
+
+def enough_epsilon(budget: Budget, signal: float) -> float:
     """Return the epsilon at which S / s, which grows with mu, supports three rounds."""
     epsilon = budget.epsilon
     factor = math.sqrt(2.0)
@@ -133,16 +353,3 @@ def _enough(budget: Budget, signal: float) -> float:
             break
         epsilon /= factor
     return epsilon
-
-
-def _advice(signal: float, rounds: int, enough: float, budget: Budget, hopeless: bool) -> str:
-    if rounds == 3:
-        return f"Signal for three rounds; epsilon = {enough:.3g} would be enough for that."
-    if rounds == 2:
-        return f"Signal for two rounds; three need epsilon = {enough:.3g} or more records."
-    if signal >= 3.0 and not hopeless:
-        return f"Signal for one round only; three rounds need epsilon = {enough:.3g} or more records."
-    return (
-        f"Hardly any chart would stand out from the noise at epsilon = {budget.epsilon:g}: do not spend; use "
-        f"a larger bandwidth, more records or epsilon = {enough:.3g}."
-    )

@@ -77,9 +77,13 @@ def predict_atlas(
     cover: float,
     adjacency: Adjacency,
     noise: Floats | None,
+    public_ratio: float = math.nan,
     n_threads: int | None,
 ) -> AtlasPrediction:
-    """Predict an atlas of `n` records around complete public points `Z` with `noise` (D,), if it is known."""
+    """Predict an atlas of `n` records around complete public points `Z` with `noise` (D,), if it is known.
+
+    `public_ratio` is the error of other methods on the public points alone, over that of the points.
+    """
     distinct = len(np.unique(Z, axis=0))
     if distinct < LEAST_PUBLIC:
         return _no_surface_seen(distinct, dim, noise)
@@ -106,6 +110,8 @@ def predict_atlas(
         bias2, alone = thick2 + lost, alone + lost
     predicted2 = found.covered * (along + bias2 + noisy**2) + (1.0 - found.covered) * raw2
     raw, predicted, public = (math.sqrt(value / D) for value in (raw2, predicted2, alone))
+    if not math.isnan(public_ratio):
+        public = min(public, public_ratio * raw)
     made = AtlasPrediction(
         dim=d,
         bandwidth=h,

@@ -54,7 +54,7 @@ def judge_queries(points: Floats, noise: Floats, n_threads: int | None = None) -
     order = np.random.default_rng(0).permutation(len(points))[:_MOST_ROWS]
     points = points[order]
     gone = np.isnan(points)
-    missing = gone.mean(axis=0)
+    missing = gone.mean(axis=0) if len(points) else np.zeros(len(noise))
     raw = (1.0 - missing) * noise**2 + missing * _clean_variance(points, noise)
     if len(points) < FEWEST:
         # each column by itself, by its public scale, is all that can be said

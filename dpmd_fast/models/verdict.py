@@ -17,6 +17,7 @@ from dpmd_fast.errors import UserValueError, either
 # Thresholds. [choice]: what we advise a user to accept. [measured]: see where it is used.
 GAIN = 0.99  # predicted error over the better of raw and public only, at most, to be worth a budget [choice]
 HARM = 1.02  # predicted error over that of the raw queries, above which harm is likely [choice]
+LEAST_SIGNAL = 15.0  # records over the noise of one component of a mixture, with all of the budget: n / s [measured]
 LEAST_REACH = 0.5  # share of the queries that an atlas must reach [choice]
 LEAST_PUBLIC = 20  # distinct public points without which no surface can be recognised [choice]
 SURFACE = 0.35  # scatter of public points around a surface over their rms radius, at most, if the noise is

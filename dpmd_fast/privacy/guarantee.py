@@ -233,6 +233,11 @@ def counted(guarantee: Guarantee) -> Guarantee:
     return replace(guarantee, conditions=conditions)
 
 
+def with_conditions(guarantee: Guarantee, more: tuple[str, ...]) -> Guarantee:
+    """Return the same guarantee with more conditions noted."""
+    return replace(guarantee, conditions=(*guarantee.conditions, *more))
+
+
 def total_guarantee(
     dataset: str,
     total: Budget,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from dpmd_fast.arguments import (
     checked_integer,
     is_auto,
 )
-from dpmd_fast.errors import UserRuntimeError, UserValueError, either
+from dpmd_fast.errors import UserRuntimeError, UserValueError
 from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.mechanisms.atlas.rounds import Attempt, Rounds, run_rounds
 from dpmd_fast.mechanisms.atlas.subspace import release_subspace
@@ -37,13 +38,17 @@ from dpmd_fast.mechanisms.spend import (
     public_points,
 )
 from dpmd_fast.models.atlas import Atlas
-from dpmd_fast.models.geometry.anchors import spectrum_dim, thinned
-from dpmd_fast.models.geometry.bandwidth import BandwidthSearch, search_before_spending
+from dpmd_fast.models.geometry.anchors import thinned
+from dpmd_fast.models.geometry.bandwidth import BandwidthSearch
 from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.geometry.tuning import LEAST_COLUMNS, MOST_ROUNDS, SMALLEST_SHARE
+from dpmd_fast.models.outcome import atlas_outcome
+from dpmd_fast.models.plan import judge_public, noise_for_atlas
+from dpmd_fast.models.predict_atlas import predict_atlas
 from dpmd_fast.models.preprocessor import INVALID, Preprocessor
+from dpmd_fast.models.verdict import refuse_unless_worth, risk_noted
 from dpmd_fast.privacy.budget import Budget
-from dpmd_fast.privacy.guarantee import Adjacency
+from dpmd_fast.privacy.guarantee import Adjacency, with_conditions
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.reference.sources.mapped import preprocessed_source
 
@@ -62,6 +67,8 @@ def release_atlas(
     on_invalid: str = "raise",
     columns: list[str] | None = None,
     preprocess: Preprocessor | None = None,
+    noise: Any = None,
+    accept_risk: bool = False,
     n_public: int | None = None,
     ledger: LedgerArgument = None,
     dataset: str | None = None,
@@ -81,10 +88,9 @@ def release_atlas(
         from the reference.
     bandwidth : float or "auto"
         Radius of the charts. "auto" starts from what the public points suggest and spends part of the budget
-        on testing whether that is too large. If the public points predict little but noise, "auto" refuses
-        before the spend; a given number is used as it is.
+        on testing whether that is too large.
     dim : int or "auto"
-        Intrinsic dimension; "auto" estimates it from the public points, then from the release.
+        Intrinsic dimension; "auto" estimates it from the public points.
     budget : Budget
         Spent completely.
     rounds : int or "auto"
@@ -103,6 +109,12 @@ def release_atlas(
     preprocess : Preprocessor, optional
         If given, the reference, the anchors and all points that the atlas transforms are in original units;
         the bandwidth is in preprocessed units.
+    noise : number, array (D,) or mapping, optional
+        Deviation of the measurement error of the anchors, as for `plan`: for the check before the spend and
+        for `Atlas.verdict`.
+    accept_risk : bool
+        Whether to spend even if `plan` predicts no gain, harm or too few records for these anchors. The
+        guarantee notes it.
     n_public : int, optional
         A public guess of the number of records, for planning only.
     ledger : Ledger or path, optional
@@ -139,7 +151,8 @@ def release_atlas(
         n_threads=n_threads,
     )
     original = open_records(terms, reference, columns, batch_rows)
-    Z = np.asarray(public_points("anchors", anchors, original, reference, preprocess), dtype=np.float64)
+    given = np.asarray(public_points("anchors", anchors, original, reference), dtype=np.float64)
+    Z = given if preprocess is None else preprocess.forward_block(given, "anchors")
     shape = _checked_shape(bandwidth, dim, rounds, beta, cover)
     check_anchors(Z, shape.dim)
     source = original
@@ -153,12 +166,26 @@ def release_atlas(
         )
     for share in (SMALLEST_SHARE, 1.0):  # refuses a mu out of range, before the spend
         choose_lattice(math.sqrt(share) * budget.mu, 1.0, adjacency)
+    public = None if noise is None else judge_public(given, source.column_names, noise, preprocess, "anchors")
     Z = thinned(Z)
-    search = _search(Z, n, terms, shape)
+    predicted = predict_atlas(
+        Z,
+        n,
+        budget,
+        dim=shape.dim,
+        bandwidth=shape.bandwidth,
+        cover=shape.cover,
+        adjacency=adjacency,
+        noise=noise_for_atlas(public, preprocess),
+        public_ratio=math.nan if public is None else public.ratio,
+        n_threads=terms.n_threads,
+    )
+    refuse_unless_worth(predicted.verdict, accept_risk)
+    guarantee = terms.certified(budget.mu, "the atlas and all that is made with it")
     mechanism = prepare(
         terms,
         source,
-        terms.certified(budget.mu, "the atlas and all that is made with it"),
+        with_conditions(guarantee, risk_noted(predicted.verdict, accept_risk)),
         "atlas",
         mechanism="atlas",
         parameters={
@@ -167,6 +194,7 @@ def release_atlas(
             "bandwidth": shape.bandwidth or "auto",
             "dim": shape.dim or "auto",
             "rounds": shape.rounds or "auto",
+            "verdict": predicted.verdict.word,
             **preprocessing_cost(preprocess),
         },
         bound_to=original,
@@ -174,12 +202,19 @@ def release_atlas(
         rows=n,
     )
     with mechanism.failing_safely(), single_blas():
-        built = _build(mechanism, Z, n, terms, shape, search)
-    return _atlas(mechanism, built, source.column_names, preprocess)
+        built = _build(mechanism, Z, n, terms, shape._replace(dim=predicted.dim), predicted.search)
+        atlas = _atlas(mechanism, built, source.column_names, preprocess)
+        verdict = atlas_outcome(
+            partial(atlas.moved_inside, n_threads=terms.n_threads),
+            Z,
+            noise_for_atlas(public, preprocess),
+            predicted.verdict,
+        )
+    return replace(atlas, verdict=verdict)
 
 
 class _Shape(NamedTuple):
-    """Parameters of the atlas; None where the caller asked for "auto"."""
+    """Parameters of the atlas; None where "auto" decides."""
 
     bandwidth: float | None
     dim: int | None
@@ -199,25 +234,25 @@ def _build(
     mechanism: Mechanism, Z: Floats, n: int, terms: Terms, shape: _Shape, search: BandwidthSearch | None
 ) -> _Built:
     """Spend the budget on a subspace, then on the rounds in it."""
+    assert shape.dim is not None
     mu2 = terms.budget.mu**2
     spends: list[tuple[str, float]] = []
-    subspace = release_subspace(mechanism, Z, mu2, 1 if shape.dim is None else shape.dim, spends)
+    subspace = release_subspace(mechanism, Z, mu2, shape.dim, spends)
     if subspace is not None:
         mechanism = mechanism.with_view(subspace.down)
     points = Z if subspace is None else subspace.down(Z, terms.n_threads)
     left = mu2 - math.fsum(spent for _, spent in spends)
     if search is None or Z.shape[1] >= LEAST_COLUMNS:
-        dim = spectrum_dim(points, terms.n_threads) if shape.dim is None else shape.dim
         search = BandwidthSearch(
             points,
             n,
             math.sqrt(left),
-            dim,
+            shape.dim,
             adjacency=terms.adjacency,
             cover=shape.cover,
             n_threads=terms.n_threads,
         )
-    rounds = Rounds(mechanism, points, search.dim, shape.dim is None, shape.cover, left)
+    rounds = Rounds(mechanism, points, search.dim, shape.cover, left)
     attempt, shares = run_rounds(rounds, search, shape.bandwidth, shape.rounds)
     spends += [(what, share * left) for what, share in shares]
     if math.fsum(spent for _, spent in spends) > mu2 * (1.0 + 1e-9):
@@ -248,24 +283,6 @@ def _atlas(
         preprocess=None if preprocess is None else replace(preprocess, receipt=None),
         receipt=mechanism.receipt,
     )
-
-
-def _search(Z: Floats, n: int, terms: Terms, shape: _Shape) -> BandwidthSearch | None:
-    """Predict the rounds from public points if "auto" needs it; refuse to spend on noise."""
-    if shape.bandwidth is not None and Z.shape[1] >= LEAST_COLUMNS:
-        return None
-    budget = terms.budget
-    search = search_before_spending(
-        Z, n, budget, shape.dim, adjacency=terms.adjacency, cover=shape.cover, n_threads=terms.n_threads
-    )
-    if shape.bandwidth is None and search.mostly_noise(search.choose()):
-        raise UserValueError(
-            f"budget: hardly any chart would stand out from the noise at epsilon = {budget.epsilon:g}, delta "
-            f"= {budget.delta:g}, and the map would add more error than it removes: "
-            f"{either('plan(...)', 'dpmd-fast plan')} says what would be enough; "
-            f"{either('a given bandwidth', 'a given --bandwidth')} is not refused"
-        )
-    return search
 
 
 def _checked_shape(bandwidth: Any, dim: Any, rounds: Any, beta: Any, cover: Any) -> _Shape:

@@ -27,7 +27,6 @@ from dpmd_fast.models.geometry.charts import (
     make_charts,
     make_correction,
     projection_field,
-    released_dim,
     simulated_noise,
     tangents_at,
 )
@@ -71,8 +70,6 @@ class Rounds:
     public : array
         Public points, in the coordinates in which the rounds work.
     dim : int
-    read_dim : bool
-        Whether to take the dimension from the release of round 1.
     cover : float
         Distance of the anchors in bandwidths.
     mu2 : float
@@ -82,7 +79,6 @@ class Rounds:
     mechanism: Mechanism
     public: Floats
     dim: int
-    read_dim: bool
     cover: float
     mu2: float
 
@@ -100,8 +96,6 @@ class Rounds:
     def _first(self, attempt: Attempt, flat: Floats, mu: float) -> None:
         anchors = greedy_cover(flat, self.cover * attempt.bandwidth)
         release = release_anchors(self.mechanism, anchors, attempt.bandwidth, mu)
-        if self.read_dim:
-            attempt.dim = released_dim(release) or attempt.dim
         found = make_charts(release, attempt.dim)
         if found is None:
             return

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from dpmd_fast.kernels.charts import Field, make_field, move
-from dpmd_fast.models.geometry.anchors import Floats, largest_gap, top_vectors
+from dpmd_fast.models.geometry.anchors import Floats, top_vectors
 from dpmd_fast.models.geometry.regression import regress
 from dpmd_fast.models.geometry.tuning import (
     ATTENUATION,
@@ -68,15 +68,6 @@ def make_charts(release: FirstRelease, dim: int) -> tuple[Charts, float] | None:
     variance = max(0.0, float(((total - along) * masses).sum() / masses.sum()))
     D = anchors.shape[1]
     return charts, variance + (D - dim) * h * h * charts.noise_to_mass**2 / (2.0 * C)
-
-
-def released_dim(release: FirstRelease) -> int | None:
-    """Return the intrinsic dimension by the released spectra; None if no anchor is occupied."""
-    around = read_moments(release.values, C, release.bandwidth, longest=release.bandwidth)
-    ok = around.mass > OCCUPIED * release.noise_scale / C
-    if not ok.any():
-        return None
-    return largest_gap(around.covariance[ok], around.mass[ok])
 
 
 def projection_field(charts: Charts) -> Field:

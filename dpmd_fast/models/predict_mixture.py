@@ -1,0 +1,145 @@
+"""Predict from public numbers what a mixture would do to the public points: nothing is spent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpmd_fast.arguments import checked_integer, is_auto
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.models.gaussians.recipe import Recipe, choose_recipe
+from dpmd_fast.models.gaussians.tuning import LEAST_MASS, MOST_GIVEN_COMPONENTS, MOST_ROUNDS
+from dpmd_fast.models.public_only import PublicErrors, root
+from dpmd_fast.models.verdict import HARM_LIKELY, HELPS, LEAST_SIGNAL, NO_GAIN, TOO_FEW, Verdict, judged
+from dpmd_fast.privacy.budget import Budget
+from dpmd_fast.privacy.guarantee import Adjacency
+
+
+@dataclass(frozen=True)
+class MixturePrediction:
+    """What a mixture would do to the public points, in preprocessed units.
+
+    Attributes
+    ----------
+    components : int
+    rounds : int
+        Releases of all components; one more comes before them. 0 with one component, which is one release.
+    signal_to_noise : float
+        Number of records over the deviation of the noise of one component with the whole budget.
+    component_signal : float
+        Mean mass of a component over the deviation of its noise, in the last round.
+    enough_records : int
+        Smallest number of records that this budget, `components` and `rounds` would not be refused for.
+    raw_error, predicted_error, public_only_error : float
+        Root mean squared error of one value: as it is, with the median in the place of a missing one; after
+        the mixture; after the best that the public points can do by themselves. NaN if the noise is unknown.
+    by_column : tuple of float
+        Predicted errors of the columns.
+    verdict : Verdict
+    recipe : Recipe
+    """
+
+    components: int
+    rounds: int
+    signal_to_noise: float
+    component_signal: float
+    enough_records: int
+    raw_error: float
+    predicted_error: float
+    public_only_error: float
+    by_column: tuple[float, ...]
+    verdict: Verdict
+    recipe: Recipe
+
+
+def predict_mixture(
+    n: int,
+    columns: int,
+    budget: Budget,
+    errors: PublicErrors | None,
+    *,
+    components: Any = "auto",
+    rounds: Any = "auto",
+    adjacency: Adjacency,
+) -> MixturePrediction:
+    """Predict a mixture of `n` records from the `errors` of the public points, None if their noise is unknown."""
+    recipe = choose_recipe(
+        n,
+        columns,
+        budget.mu,
+        adjacency,
+        _given("components", components, MOST_GIVEN_COMPONENTS),
+        _given("rounds", rounds, MOST_ROUNDS),
+    )
+    signal = recipe.signal * math.sqrt(recipe.shares[-1]) / recipe.components
+    least = max(LEAST_SIGNAL / recipe.signal, LEAST_MASS / signal)
+    raw = predicted = alone = math.nan
+    by_column: tuple[float, ...] = ()
+    if errors is not None:
+        # noise in a covariance of N records is that of 2 (N / s)^2 records that were drawn
+        drawn = 2.0 * recipe.signal**2 * recipe.shares[-1]
+        squares = np.minimum(errors.limit + errors.slope * (1.0 / drawn + 1.0 / n), 4.0 * errors.raw)
+        raw, predicted, alone = root(errors.raw), root(squares), root(errors.alone)
+        by_column = tuple(np.sqrt(squares).tolist())
+    enough = math.ceil(n * least)
+    word = TOO_FEW if least > 1.0 else HELPS if errors is None else judged(predicted, raw, alone)
+    made = MixturePrediction(
+        components=recipe.components,
+        rounds=len(recipe.shares) - 1,
+        signal_to_noise=recipe.signal,
+        component_signal=signal,
+        enough_records=enough,
+        raw_error=raw,
+        predicted_error=predicted,
+        public_only_error=alone,
+        by_column=by_column,
+        verdict=Verdict(NO_GAIN, ""),
+        recipe=recipe,
+    )
+    sentence = _sentence(made, word, n, budget)
+    object.__setattr__(made, "verdict", Verdict(word, sentence, raw, predicted))
+    return made
+
+
+def _given(name: str, value: object, most: int) -> int | None:
+    if is_auto(name, value):
+        return None
+    number = checked_integer(name, value, minimum=1)
+    if number > most:
+        raise UserValueError(f"{name} = {number}: must be at most {most}", argument=name)
+    return number
+
+
+def _sentence(made: MixturePrediction, word: str, n: int, budget: Budget) -> str:
+    """Return what is predicted, in words."""
+    if word == TOO_FEW:
+        few = "even one component" if made.signal_to_noise < LEAST_SIGNAL else "each component"
+        remedy = "" if made.signal_to_noise < LEAST_SIGNAL else "use fewer components or rounds, or "
+        return (
+            f"{n:,} records are too few at epsilon = {budget.epsilon:g}, delta = {budget.delta:g}: {few} would "
+            f"be mostly noise; {remedy}about {made.enough_records:,} records would be enough at this budget."
+        )
+    if math.isnan(made.predicted_error):
+        what = "one component, a linear filter" if made.components == 1 else f"{made.components} components"
+        return f"There is signal for {what}; how much they help depends on the noise of the queries."
+    change = (
+        f"A mixture is predicted to change the error of a value from {made.raw_error:.3g} to "
+        f"{made.predicted_error:.3g}"
+    )
+    if word == HELPS:
+        if made.public_only_error < made.raw_error:
+            return change + f"; the public points alone reach {made.public_only_error:.3g}."
+        return change + " or less; the public points alone are too few to learn from."
+    if word == HARM_LIKELY:
+        return change + f": {n:,} records leave too much noise at epsilon = {budget.epsilon:g}."
+    if made.raw_error == 0.0:
+        return "The public points have neither noise nor missing values: there is nothing to clean."
+    if made.public_only_error < made.raw_error:
+        return (
+            change + f"; the public points alone reach {made.public_only_error:.3g} without any budget, by a "
+            "filter fitted to them."
+        )
+    return change + ", which is not worth a budget."

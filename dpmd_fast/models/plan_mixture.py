@@ -38,7 +38,7 @@ class MixturePlan:
     ----------
     components : int
     rounds : int
-        Releases of all components; one more comes before them. 0 with one component, which is one release.
+        Releases of all components; one more comes before them, of all records as one component.
     signal_to_noise : float
         Number of records over the deviation of the noise of one component with the whole budget. With less
         than 15 `release_mixture` refuses to spend.
@@ -123,7 +123,7 @@ def plan_mixture(
     )
     raw = float((deviations**2).mean())
     alone = filter_error(preprocess.forward_block(points, "queries"), deviations, n_threads)
-    signal = recipe.signal * math.sqrt(recipe.shares[-1]) / recipe.components
+    signal = recipe.component_signal
     enough = math.ceil(
         n * max(LEAST_SIGNAL / recipe.signal, LEAST_MASS / signal if components != "auto" else 0.0)
     )

@@ -32,12 +32,15 @@ from dpmd_fast.mechanisms.spend import (
 )
 from dpmd_fast.models.gaussians.components import Gaussians, in_data_units, not_flat, read_moments
 from dpmd_fast.models.gaussians.recipe import Recipe, choose_recipe, public_normal, start
+from dpmd_fast.models.gaussians.regroup import Pairs, chosen, join, split, with_records
 from dpmd_fast.models.gaussians.tuning import (
     HOMOGENEOUS,
     LEAST_MASS,
     LEAST_SIGNAL,
     MOST_GIVEN_COMPONENTS,
     MOST_ROUNDS,
+    SPLIT_AFTER,
+    TRIAL,
 )
 from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.models.preprocessor import INVALID, Preprocessor, units_of
@@ -80,8 +83,8 @@ def release_mixture(
     budget : Budget
         Spent completely.
     components : int or "auto"
-        Number of Gaussians. "auto" takes as many as leave each of them well above the noise, up to 32; one is
-        a linear filter.
+        Number of Gaussians, at most: those whose released mass is noise are left out in the end. "auto" takes
+        as many as leave each of them well above the noise, up to 32; one is a linear filter.
     public : array or table, optional
         Public points in the units of the reference, instead of `preprocess`: their medians and median
         absolute deviations, of the values that are there, become the units of the columns. Never take them
@@ -161,8 +164,8 @@ def release_mixture(
     )
     _check_worth(recipe, n, terms)
     check_memory(recipe.components, source.n_columns)
-    for share in recipe.shares:  # refuses a mu out of range, before the spend
-        choose_lattice(math.sqrt(share) * budget.mu, recipe.tau, adjacency)
+    for share, tau in zip(recipe.shares, recipe.taus, strict=True):  # refuses a mu out of range
+        choose_lattice(math.sqrt(share) * budget.mu, tau, adjacency)
     mechanism = prepare(
         terms,
         source,
@@ -210,19 +213,26 @@ def _run(mechanism: Mechanism, recipe: Recipe, mu: float, *, fill: bool) -> _Mad
     """Spend the budget: all records as one component, then the rounds of all components."""
     assert mechanism.source is not None
     model = whole = public_normal(mechanism.source.n_columns)
-    signals: tuple[float, ...] = ()
     spends: list[tuple[str, float]] = []
-    for number, share in enumerate(recipe.shares):
+    trials: dict[int, Pairs] = {}  # halves of components, by the round after which they may be joined
+    last = len(recipe.shares) - 1
+    for number, (share, tau) in enumerate(zip(recipe.shares, recipe.taus, strict=True)):
         if number == 1:
             whole, model = model, start(model, recipe.components)
-        lattice = choose_lattice(math.sqrt(share) * mu, recipe.tau, mechanism.adjacency)
-        task = _sums(model, recipe.tau, lattice.steps, fill)
+        size = len(model.weights)
+        what = f"round {number}, components: {size}" if number else "all records as one component"
+        lattice = choose_lattice(math.sqrt(share) * mu, tau, mechanism.adjacency)
+        task = _sums(model, tau, lattice.steps, fill)
         found = read_moments(mechanism.release(task, lattice), lattice.noise_scale)
         model = not_flat(in_data_units(model, found), whole)
-        signals = tuple((1.0 / found.noise).tolist())
-        what = f"round {number}, {recipe.components} components" if number else "all records as one component"
         spends.append((what, share * mu**2))
-    return _Made(model, signals, spends)
+        signals = found.signals
+        if number in trials:
+            model, signals = join(model, signals, trials.pop(number))
+        if number in SPLIT_AFTER and number + TRIAL < last:
+            model, trials[number + TRIAL] = split(model, signals, recipe.components)
+    kept = with_records(signals)
+    return _Made(chosen(model, kept), tuple(np.maximum(signals[kept], LEAST_MASS).tolist()), spends)
 
 
 def _sums(model: Gaussians, tau: float, steps: Steps, fill: bool) -> SumTask:
@@ -259,7 +269,7 @@ def _check_worth(recipe: Recipe, n: int, terms: Terms) -> None:
             f"{enough} records would be enough at this budget",
             argument="budget",
         )
-    least = recipe.signal * math.sqrt(recipe.shares[-1]) / recipe.components
+    least = recipe.component_signal
     if least < LEAST_MASS:
         raise UserValueError(
             f"components = {recipe.components}: each would have a mass of {least:.1f} deviations of its "

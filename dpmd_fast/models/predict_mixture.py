@@ -26,7 +26,7 @@ class MixturePrediction:
     ----------
     components : int
     rounds : int
-        Releases of all components; one more comes before them. 0 with one component, which is one release.
+        Releases of all components; one more comes before them, of all records as one component.
     signal_to_noise : float
         Number of records over the deviation of the noise of one component with the whole budget.
     component_signal : float
@@ -74,7 +74,7 @@ def predict_mixture(
         _given("components", components, MOST_GIVEN_COMPONENTS),
         _given("rounds", rounds, MOST_ROUNDS),
     )
-    signal = recipe.signal * math.sqrt(recipe.shares[-1]) / recipe.components
+    signal = recipe.component_signal
     least = max(LEAST_SIGNAL / recipe.signal, LEAST_MASS / signal)
     raw = predicted = alone = math.nan
     by_column: tuple[float, ...] = ()

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpmd_fast import Budget, Mixture, Preprocessor, private_preprocessor, release_mixture
+from dpmd_fast.mechanisms import mixture as mechanism
 from dpmd_fast.models.gaussians import recipe, tuning
 from dpmd_fast.models.gaussians.components import Gaussians, in_data_units, read_moments
 
@@ -156,10 +157,11 @@ def test_columns_that_depend_on_each_other_do_not_waste_the_budget(kind, epsilon
     np.testing.assert_array_equal(Mixture.load(tmp_path / "model.dpmd").transform(noisy, 0.5), means)
 
 
-def test_one_component_is_one_release():
+def test_one_component_is_measured_in_public_units_and_then_in_its_own_frame():
     Y = Factors(K=1).draw(5_000, 1)
     made = release_mixture(Y, budget=BUDGET, components=1)
-    assert [what for what, _ in made.spends] == ["all records as one component"]
+    assert [what for what, _ in made.spends] == ["all records as one component", "round 1, components: 1"]
+    assert math.fsum(mu2 for _, mu2 in made.spends) == pytest.approx(BUDGET.mu**2, rel=1e-12)
     np.testing.assert_allclose(made.means[0], Y.mean(axis=0), atol=0.5)
 
 
@@ -280,6 +282,59 @@ def test_add_remove_has_less_noise_and_a_private_number_of_records():
     assert "20000" not in str(made.guarantee)
 
 
+def _two_groups_in_one(truth):
+    """A start: one component for the first two groups, one for the third, the others far from all records."""
+
+    def start(whole, components):
+        shares = truth.weights[:2] / truth.weights[:2].sum()
+        middle = shares @ truth.means[:2]
+        gaps = truth.means[:2] - middle
+        pooled = np.einsum("k,kde->de", shares, truth.covariances[:2] + gaps[:, :, None] * gaps[:, None, :])
+        far = np.full((components - 2, len(middle)), 60.0) * (1.0 + np.arange(components - 2))[:, None]
+        return Gaussians(
+            np.full(components, 1.0 / components),
+            np.vstack([middle, truth.means[2], far]),
+            np.stack([pooled, truth.covariances[2], *[np.eye(len(middle))] * len(far)]),
+        )
+
+    return start
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_group_that_shares_a_component_with_another_is_found_again(seed, monkeypatch):
+    truth = Factors(D=6, spread=3.0, seed=seed)
+    Y, clean = truth.draw(30_000, 10 + seed), truth.draw(2_000, 20 + seed)
+    noisy = clean + 0.6 * np.random.default_rng(seed).normal(size=clean.shape)
+    monkeypatch.setattr(mechanism, "start", _two_groups_in_one(truth))
+
+    def error():
+        made = release_mixture(Y, budget=BUDGET, components=6, seed=seed)
+        best = share(truth.exact(made).transform(noisy, 0.6), clean, noisy)
+        return share(made.transform(noisy, 0.6), clean, noisy) / best
+
+    found = error()
+    monkeypatch.setattr(mechanism, "SPLIT_AFTER", ())
+    lost = error()
+    assert found < 1.03
+    assert lost > 1.08
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_components_that_are_noise_are_left_out_in_the_end(seed, monkeypatch):
+    truth = Factors(D=6, seed=seed)
+    Y, clean = truth.draw(30_000, 10 + seed), truth.draw(4_000, 20 + seed)
+    noisy = clean + 0.6 * np.random.default_rng(seed).normal(size=clean.shape)
+    made = release_mixture(Y, budget=BUDGET, seed=seed)
+    assert min(made.signal_to_noise) >= tuning.LEAST_MASS
+    monkeypatch.setattr(mechanism, "with_records", lambda signals: list(range(len(signals))))
+    monkeypatch.setattr(mechanism, "SPLIT_AFTER", ())
+    all_of_them = release_mixture(Y, budget=BUDGET, seed=seed)
+    assert len(made.weights) < len(all_of_them.weights)
+    best = share(truth.exact(made).transform(noisy, 0.6), clean, noisy)
+    assert share(made.transform(noisy, 0.6), clean, noisy) < 1.01 * best
+    assert share(all_of_them.transform(noisy, 0.6), clean, noisy) > 1.01 * best
+
+
 def test_streams_are_refused():
     Y = Factors().draw(3_000, 1)
     reader = pa.table(dict(zip("abcdef", Y.T, strict=True))).to_reader()
@@ -315,5 +370,9 @@ def test_the_number_of_components_grows_with_the_signal():
     ]
     assert numbers == sorted(numbers)
     assert numbers[-1] == tuning.MOST_COMPONENTS
+    for components in (1, 2, 12):
+        made = recipe.choose_recipe(10**5, 10, 0.25, "replace-one", components, None)
+        assert math.fsum(made.shares) == pytest.approx(1.0, abs=1e-15)
+        assert len(made.shares) == len(made.taus)
     for number in (1, 3, 20):
         assert math.fsum(recipe.growing(0.9, number)) == pytest.approx(0.9)

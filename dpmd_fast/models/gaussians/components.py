@@ -47,6 +47,7 @@ class Moments(NamedTuple):
     means: Floats  # (K, D)
     covariances: Floats  # (K, D, D)
     noise: Floats  # (K,) deviation of the noise of a diagonal entry over the mass
+    signals: Floats  # (K,) masses as released, without a floor, over the deviation of their noise
 
 
 def read_moments(values: Floats, noise_scale: float) -> Moments:
@@ -65,7 +66,7 @@ def read_moments(values: Floats, noise_scale: float) -> Moments:
     kept = np.maximum(0.0, 1.0 - explained / np.maximum((gaps**2).sum(axis=(1, 2)), 1e-300))
     shrunk = one + kept[:, None, None] * gaps
     least = np.maximum(LEAST_VARIANCE, noise)
-    return Moments(masses, means, floored(shrunk, least), noise)
+    return Moments(masses, means, floored(shrunk, least), noise, values[:, -1, -1] / noise_scale)
 
 
 def in_data_units(before: Gaussians, found: Moments) -> Gaussians:

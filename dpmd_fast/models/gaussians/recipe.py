@@ -15,7 +15,9 @@ from dpmd_fast.models.gaussians.components import Floats, Gaussians
 from dpmd_fast.models.gaussians.tuning import (
     CLIP,
     COMPONENT_SIGNAL,
+    FIRST_CLIP,
     FIRST_SHARE,
+    FIRST_SHARE_OF_ONE,
     GROWTH,
     HOMOGENEOUS,
     MOST_COMPONENTS,
@@ -36,30 +38,40 @@ class Recipe:
     components : int
     shares : tuple of float
         Of mu^2, for each release; the first takes all records as one component.
-    tau : float
-        Norm to which a record is clipped.
+    taus : tuple of float
+        Norm to which a record is clipped, for each release.
     signal : float
-        Number of records over the deviation of the noise of one component that gets the whole budget.
+        Number of records over the deviation of the noise of one component that gets the whole budget, clipped
+        as in the rounds of several components.
+    component_signal : float
+        Mean mass of a component over the deviation of its noise, in the last release.
     """
 
     components: int
     shares: tuple[float, ...]
-    tau: float
+    taus: tuple[float, ...]
     signal: float
+    component_signal: float
 
 
 def choose_recipe(
     n: int, columns: int, mu: float, adjacency: Adjacency, components: int | None, rounds: int | None
 ) -> Recipe:
     """Return the recipe for `n` records and a budget of `mu`; None where it is free to choose."""
-    tau = CLIP * (columns + HOMOGENEOUS)
-    signal = n * mu / (relative_sensitivity(adjacency) * tau)
+    mean_square = columns + HOMOGENEOUS
+    signal = n * mu / (relative_sensitivity(adjacency) * CLIP * mean_square)
     number = ROUNDS if rounds is None else rounds
     if components is None:
         usual = signal * math.sqrt((1.0 - FIRST_SHARE) / number)  # in a round of the mean share
         components = max(1, min(MOST_COMPONENTS, int(usual / COMPONENT_SIGNAL)))
-    shares = (1.0,) if components == 1 else (FIRST_SHARE, *growing(1.0 - FIRST_SHARE, number))
-    return Recipe(components, shares, tau, signal)
+    if components == 1:
+        shares: tuple[float, ...] = (FIRST_SHARE_OF_ONE, 1.0 - FIRST_SHARE_OF_ONE)
+        clips = [FIRST_CLIP, FIRST_CLIP]
+    else:
+        shares = (FIRST_SHARE, *growing(1.0 - FIRST_SHARE, number))
+        clips = [FIRST_CLIP, *[CLIP] * number]
+    last = signal * math.sqrt(shares[-1]) * CLIP / clips[-1] / components
+    return Recipe(components, shares, tuple(clip * mean_square for clip in clips), signal, last)
 
 
 def growing(total: float, number: int) -> list[float]:
@@ -78,6 +90,8 @@ def start(whole: Gaussians, components: int) -> Gaussians:
 
     The draws are the same in every run, and public: what follows is measured, wherever it starts.
     """
+    if components == 1:
+        return whole
     columns = whole.means.shape[1]
     draws = np.random.default_rng(0).normal(size=(START_DRAWS, columns))
     centers: Floats = kmeans2(draws, components, minit="++", seed=0, missing="warn")[0]

@@ -2,6 +2,9 @@
 
 [recipe]  chosen together on NHANES markers (three splits, noise of half and one MAD) and factor models in
           R^8, R^15 and R^20 (two or three seeds) and R^60 (one), at epsilon = 1, delta = 0.1 and 1e-6.
+[one]     one component on NHANES (two splits), factor models in R^5 and R^20 with 5,000 records, and in R^15
+          with t tails and wrong scales (two seeds each), five releases of each.
+[split]   factor models in R^60 (two seeds, three releases each); neutral on NHANES and in R^15 and R^20.
 [safety]  not tuned: keeps a number away from where something would break.
 
 `dpmd-fast experiment mixture-factors` and `mixture-nhanes` measure the result on other models and seeds.
@@ -9,13 +12,18 @@
 
 from __future__ import annotations
 
-FIRST_SHARE = 0.1  # of mu^2, for all records as one component [recipe]
+FIRST_SHARE = 0.1  # of mu^2, for all records as one component, where there are more later [recipe]
+FIRST_SHARE_OF_ONE = 0.2  # where there is one component; .1 is worse in R^20 with 5,000 records [one]
 ROUNDS = 8  # of all components; 10 perform equally, 6 are worse in R^8 [recipe]
 GROWTH = 1.3  # share of a round over that of the round before: the last one is what is kept [recipe]
 HOMOGENEOUS = 1.0  # c, the square of the homogeneous coordinate [recipe]
 CLIP = (
     1.0  # tau over D + c, the mean squared length of a feature; .7 is better in R^8, 1.2 for t tails [recipe]
 )
+FIRST_CLIP = 2.0  # the same, in public units, and for one component: best of 1 to 6 [one]
+SPLIT_AFTER = (3, 5)  # rounds after which components without records are given to others [split]
+TRIAL = 2  # rounds after which the halves of a component are joined again, if they are still one [split]
+HALF_NORMAL_MEAN = 0.8  # mean of the absolute value of a normal number: where the halves are put
 COMPONENT_SIGNAL = 10.0  # mass of a component over its noise that their number must leave [recipe]
 MOST_COMPONENTS = 32  # [recipe]
 START_VARIANCE = 0.7  # of each component at the start, in units of the whole [recipe]

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.models.moments import Release
     from dpmd_fast.models.plan import Plan, plan
-    from dpmd_fast.models.verdict import Verdict
     from dpmd_fast.models.preprocessor import Preprocessor
+    from dpmd_fast.models.verdict import Verdict
     from dpmd_fast.privacy.budget import Budget, BudgetExceeded
     from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning
     from dpmd_fast.privacy.ledger.ledger import Ledger
@@ -53,6 +53,7 @@ __all__ = [
     "Preprocessor",
     "ProjectorRelease",
     "Release",
+    "Verdict",
     "dp_projector",
     "empirical_sensitivity",
     "gradient_descent",

@@ -24,10 +24,11 @@ model_options = joined(
 kind_option = click.option(
     "--model",
     "kind",
-    type=click.Choice(["atlas", "mixture"]),
-    default="atlas",
+    type=click.Choice(["auto", "atlas", "mixture"]),
+    default="auto",
     show_default=True,
-    help="An atlas for records near a curve or surface, a mixture of Gaussians for all others.",
+    help="An atlas for records near a curve or surface, a mixture of Gaussians for all others; auto decides "
+    "from public numbers, before the spend, and says why.",
 )
 shape_options = joined(
     click.option(
@@ -76,7 +77,7 @@ def check_kind(kind: str, *, atlas: Mapping[str, Any], mixture: Mapping[str, Any
     """Refuse options that belong to the other kind of model than the chosen one."""
     if kind == "mixture":
         _refuse("an atlas", "--model mixture", atlas)
-    else:
+    elif kind == "atlas":
         _refuse("a mixture", "--model atlas", mixture)
 
 

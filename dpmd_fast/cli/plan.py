@@ -1,14 +1,17 @@
-"""The verb plan: what a release would cost and give."""
+"""The verb plan: will a release help, and which one?"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpmd_fast.cli.choice import named
 from dpmd_fast.cli.console import aligned, answer
-from dpmd_fast.cli.models import COVER, check_kind, columns_for, kind_option, or_auto, require, shape_options
+from dpmd_fast.cli.models import COVER, check_kind, columns_for, kind_option, or_auto, shape_options
 from dpmd_fast.cli.noise import WHAT, noise_of, noise_option
 from dpmd_fast.cli.options import (
     INTEGER_OR_AUTO,
@@ -23,16 +26,16 @@ from dpmd_fast.cli.options import (
 
 if TYPE_CHECKING:
     from dpmd_fast.models.plan import Plan
-    from dpmd_fast.models.plan_mixture import MixturePlan
+
+_COLUMNS_SHOWN = 30
 
 
 @click.command(
-    short_help="Predict cost and error from public numbers.",
+    short_help="Say whether a release would help, and which.",
     epilog="""\b
 Example:
+  dpmd-fast plan --reference-rows 50000 --queries queries.parquet --noise 0.5 --epsilon 1 --delta 1e-6
   dpmd-fast plan --reference-rows 50000 --queries queries.parquet --dim 1 --epsilon 1 --delta 1e-6
-  dpmd-fast plan --model mixture --reference-rows 50000 --queries queries.parquet --noise 0.5 \\
-      --epsilon 1 --delta 1e-6
 """,
 )
 @kind_option
@@ -67,7 +70,7 @@ def plan(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Predict what a model would cost and give, from public numbers.
+    """Say whether an atlas or a mixture would help these queries, and by how much, from public numbers.
 
     Nothing is spent and no reference is read.
     """
@@ -75,71 +78,92 @@ def plan(
     check_kind(
         kind,
         atlas={"--dim": dim, "--bandwidth": bandwidth, "--cover": cover},
-        mixture={"--components": components, "--rounds": rounds, "--noise": noise},
+        mixture={"--components": components, "--rounds": rounds},
     )
-    if kind == "atlas":
-        require({"--dim": dim})
-    elif noise is None:
+    if kind == "mixture" and noise is None:
         raise click.UsageError(f"--noise: must be given with --model mixture: {WHAT}")
     budget = budget_of(epsilon, delta, conversion)
     preprocess = preprocessor_of(preprocess_path)
+    from dpmd_fast.models.plan import plan as predict
     from dpmd_fast.tables.files import read_points
 
-    points, names = read_points(queries, columns_for(columns, preprocess), missing=kind == "mixture")
-    common: dict[str, Any] = {"budget": budget, "adjacency": adjacency, "n_threads": threads}
-    if kind == "mixture":
-        from dpmd_fast.models.plan_mixture import plan_mixture
-        from dpmd_fast.models.preprocessor import units_of
-
-        mixture = plan_mixture(
-            points,
-            reference_rows,
-            noise=noise,
-            components=or_auto(components),
-            rounds=or_auto(rounds),
-            preprocess=units_of(points, names, queries) if preprocess is None else preprocess,
-            **common,
-        )
-        answer(as_json, vars(mixture), [*aligned(_mixture_rows(mixture)), mixture.advice])
-        return
-    if preprocess is not None:
-        points = preprocess.forward(points, name=queries)
-    from dpmd_fast.models.plan import plan as predict
-
-    atlas = predict(
-        points,
+    points, names = read_points(queries, columns_for(columns, preprocess), missing=kind != "atlas")
+    made = predict(
+        named(points, names),
         reference_rows,
-        dim=dim,
+        model=kind,
+        noise=noise,
+        dim=or_auto(dim),
         bandwidth=or_auto(bandwidth),
         cover=COVER if cover is None else cover,
-        **common,
+        components=or_auto(components),
+        rounds=or_auto(rounds),
+        preprocess=preprocess,
+        budget=budget,
+        adjacency=adjacency,
+        n_threads=threads,
     )
-    answer(as_json, vars(atlas), [*aligned(_atlas_rows(atlas)), atlas.advice])
+    answer(as_json, facts_of(made), [*lines_of(made), *_column_lines(made)])
 
 
-def _atlas_rows(made: Plan) -> list[tuple[str, str]]:
+def facts_of(made: Plan) -> dict[str, Any]:
+    """Return a plan for machines."""
+    facts = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
+    for name in ("atlas", "mixture"):
+        part = facts[name]
+        if part is not None:
+            fields = {one.name: getattr(part, one.name) for one in dataclasses.fields(part)}
+            fields = {one: value for one, value in fields.items() if one not in ("search", "recipe")}
+            facts[name] = fields | {"verdict": part.verdict.to_dict()}
+    facts["columns"] = [one._asdict() for one in made.columns]
+    return facts
+
+
+def lines_of(made: Plan) -> list[str]:
+    """Return a plan for people: the verdict first."""
+    rows = [
+        ("verdict", made.verdict),
+        ("error of a value, raw", _shown(made.raw_error)),
+        ("predicted after the model", _shown(made.predicted_error)),
+        ("the queries alone, no budget", _shown(made.public_only_error)),
+    ]
+    if made.candidate == "atlas" and made.atlas is not None:
+        atlas = made.atlas
+        rows += [
+            ("queries in reach", f"{atlas.reach:.0%}"),
+            ("distance left by noise, by bias", f"{atlas.noise_error:.3g}, {atlas.bias_error:.3g}"),
+            ("dimension", str(atlas.dim)),
+            ("bandwidth to begin with", f"{atlas.bandwidth:.4g}"),
+            ("rounds", str(atlas.rounds)),
+            ("charts", str(atlas.anchors)),
+            ("signal to noise", f"{atlas.signal_to_noise:.3g}"),
+            ("epsilon for three rounds", f"{made.recommended_epsilon:.3g}"),
+            ("time, one core", f"about {made.seconds:.1f} s and reading"),
+        ]
+    elif made.mixture is not None:
+        mixture = made.mixture
+        rows += [
+            ("components", str(mixture.components)),
+            ("rounds", str(mixture.rounds)),
+            ("records over noise", f"{mixture.signal_to_noise:.3g}"),
+            ("mass over noise of a component", f"{mixture.component_signal:.3g}"),
+            ("records that would be enough", f"{mixture.enough_records:,}"),
+        ]
+    rows.append(("would spend mu^2", f"{made.mu2:.4g}"))
+    return [made.advice, *aligned(rows)]
+
+
+def _column_lines(made: Plan) -> list[str]:
+    if not made.columns:
+        return []
+    shown = [(one.name, f"{one.raw:.3g} -> {one.predicted:.3g}") for one in made.columns[:_COLUMNS_SHOWN]]
+    more = len(made.columns) - len(shown)
     return [
-        ("dimension", str(made.dim)),
-        ("bandwidth to begin with", f"{made.bandwidth:.4g}"),
-        ("rounds", str(made.rounds)),
-        ("charts", str(made.anchors)),
-        ("signal to noise", f"{made.signal_to_noise:.3g}"),
-        ("error from noise", f"{made.noise_error:.3g}"),
-        ("spends mu^2", f"{made.mu2:.4g}"),
-        ("epsilon for three rounds", f"{made.recommended_epsilon:.3g}"),
-        ("time, one core", f"about {made.seconds:.1f} s and reading"),
+        "Predicted error of a value by column, in its unit:",
+        *aligned(shown),
+        *([f"... and {more} more"] if more else []),
     ]
 
 
-def _mixture_rows(made: MixturePlan) -> list[tuple[str, str]]:
-    alone = f"{made.public_only_error:.3g} of that" if made.raw_error > 0.0 else "nothing to remove"
-    return [
-        ("components", str(made.components)),
-        ("rounds", str(made.rounds)),
-        ("records over noise", f"{made.signal_to_noise:.3g}"),
-        ("mass over noise of a component", f"{made.component_signal:.3g}"),
-        ("records that would be enough", f"{made.enough_records:,}"),
-        ("squared error of the queries", f"{made.raw_error:.3g} in preprocessed units"),
-        ("after a linear filter of their own", alone),
-        ("spends mu^2", f"{made.mu2:.4g}"),
-    ]
+def _shown(error: float) -> str:
+    return "not known" if math.isnan(error) else f"{error:.3g}"

@@ -19,8 +19,10 @@ from dpmd_fast.cli.checks import (
     overspend_explained,
     rescued,
 )
+from dpmd_fast.cli.choice import PublicInput, choose_model, public_of
 from dpmd_fast.cli.console import aligned, answer, progress
 from dpmd_fast.cli.models import COVER, check_kind, columns_for, kind_option, or_auto, require, shape_options
+from dpmd_fast.cli.noise import noise_of, noise_option
 from dpmd_fast.cli.options import (
     INTEGER_OR_AUTO,
     account_of,
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from dpmd_fast.arguments import Points
     from dpmd_fast.models.atlas import Atlas
     from dpmd_fast.models.mixture import Mixture
-    from dpmd_fast.models.preprocessor import Preprocessor
     from dpmd_fast.reference.sources.base import ReferenceSource
 
 
@@ -51,20 +52,21 @@ if TYPE_CHECKING:
     epilog="""\b
 Example:
   dpmd-fast ledger create --ledger budget.db --dataset clinic --epsilon 3 --delta 1e-6
-  dpmd-fast fit --reference reference.parquet --anchors queries.parquet --dim 1 \\
-      --epsilon 1 --delta 1e-6 --ledger budget.db --dataset clinic -o atlas.dpmd
-  dpmd-fast fit --model mixture --reference reference.parquet --queries queries.parquet \\
-      --epsilon 1 --delta 1e-6 --ledger budget.db --dataset clinic -o markers.dpmd
+  dpmd-fast fit --reference reference.parquet --queries queries.parquet --noise 0.5 \\
+      --epsilon 1 --delta 1e-6 --ledger budget.db --dataset clinic -o model.dpmd
+  dpmd-fast fit --model atlas --dim 1 --reference reference.parquet --queries queries.parquet \\
+      --epsilon 1 --delta 1e-6 --ledger budget.db --dataset clinic -o circle.dpmd
 """,
 )
 @kind_option
 @reference_options
-@click.option("--anchors", metavar="FILE", help="Atlas: public points around the manifold, never records.")
 @click.option(
     "--queries",
+    "--anchors",
+    "queries",
     metavar="FILE",
-    help="Mixture: public points, never records, whose medians and MADs become the units of the columns; "
-    "instead of --preprocess.",
+    help="Public points to be cleaned, or points like them; never records. An atlas is built around them; for "
+    "a mixture without --preprocess, their medians and MADs become the units of the columns.",
 )
 @columns_option
 @shape_options
@@ -73,6 +75,12 @@ Example:
     "--on-missing",
     type=click.Choice(["fill", "drop", "raise"]),
     help="Mixture: what becomes of records with missing values.  [default: fill]",
+)
+@noise_option
+@click.option(
+    "--accept-risk",
+    is_flag=True,
+    help="Spend even if plan predicts no gain, harm or too few records.",
 )
 @budget_options
 @adjacency_option
@@ -89,7 +97,6 @@ def fit(
     references: tuple[str, ...],
     batch_rows: int | None,
     seed: int | None,
-    anchors: str | None,
     queries: str | None,
     columns: Sequence[str] | None,
     dim: Any,
@@ -99,6 +106,8 @@ def fit(
     preprocess_path: str | None,
     rounds: Any,
     on_missing: str | None,
+    noises: tuple[str, ...],
+    accept_risk: bool,
     epsilon: float,
     delta: float,
     conversion: str,
@@ -121,25 +130,31 @@ def fit(
     """
     check_kind(
         kind,
-        atlas={"--anchors": anchors, "--dim": dim, "--bandwidth": bandwidth, "--cover": cover},
-        mixture={"--queries": queries, "--components": components, "--on-missing": on_missing},
+        atlas={"--dim": dim, "--bandwidth": bandwidth, "--cover": cover},
+        mixture={"--components": components, "--on-missing": on_missing},
     )
-    check_outputs((output, report_path), force, (*references, anchors, queries, ledger, preprocess_path))
-    if kind == "atlas":
-        require({"--anchors": anchors, "--dim": dim})
-    elif queries is not None and preprocess_path is not None:
-        raise click.UsageError("--queries and --preprocess: must not both be given; either gives the units")
+    check_outputs((output, report_path), force, (*references, queries, ledger, preprocess_path))
+    if kind != "mixture":
+        require({"--queries": queries})
     budget = budget_of(epsilon, delta, conversion)
     account = account_of(ledger, dataset, no_ledger)
     preprocess = preprocessor_of(preprocess_path)
-    chosen = columns_for(columns, preprocess)
-    if kind == "mixture":
-        options = {"components": or_auto(components), "on_missing": on_missing or "fill"}
-        prepared = _mixture(references, queries, chosen, batch_rows, preprocess, options)
-    else:
-        cover = COVER if cover is None else cover
-        options = {"bandwidth": or_auto(bandwidth), "dim": dim, "cover": cover}
-        prepared = _atlas(references, str(anchors), chosen, batch_rows, preprocess, options)
+    public = public_of(references, queries, columns_for(columns, preprocess), kind, batch_rows, preprocess)
+    noise = noise_of(noises)
+    options: dict[str, Any] = {"noise": noise, "accept_risk": accept_risk}
+    shape = {"bandwidth": or_auto(bandwidth), "dim": or_auto(dim), "cover": COVER if cover is None else cover}
+    mixed = {"components": or_auto(components), "on_missing": on_missing or "fill"}
+    chosen = kind
+    if kind == "auto":
+        chosen = choose_model(
+            public,
+            {**shape, "components": mixed["components"], "rounds": rounds, "noise": noise},
+            {"budget": budget, "adjacency": adjacency, "n_threads": threads},
+            n_public,
+            accept_risk=accept_risk,
+        )
+    options |= mixed if chosen == "mixture" else shape
+    prepared = _prepared(public, chosen, options)
     from dpmd_fast.cli.reference import Watched
 
     with (
@@ -166,6 +181,7 @@ def fit(
             as_json,
             {**facts, "report": report_path},
             [
+                *([str(model.verdict)] if model.verdict is not None else []),
                 *aligned([(kind_of(model), output), *model_rows(model)]),
                 *ledger_lines(model.receipt),
                 str(model.guarantee),
@@ -181,42 +197,21 @@ class _Prepared(NamedTuple):
     anchors: Points | None
 
 
-def _atlas(
-    references: tuple[str, ...],
-    anchors: str,
-    columns: Sequence[str] | None,
-    batch_rows: int | None,
-    preprocess: Preprocessor | None,
-    options: dict[str, Any],
-) -> _Prepared:
-    from dpmd_fast.cli.reference import matched
+def _prepared(public: PublicInput, chosen: str, options: dict[str, Any]) -> _Prepared:
+    if chosen == "mixture":
+        from dpmd_fast.mechanisms.mixture import release_mixture
+
+        points = public.table
+        return _Prepared(
+            partial(release_mixture, public=points, preprocess=public.preprocess, **options),
+            public.source,
+            None,
+        )
     from dpmd_fast.mechanisms.atlas.release import release_atlas
-    from dpmd_fast.reference.sources.files import open_files
 
-    points, names = matched(references, anchors, "--anchors", columns)
-    release = partial(release_atlas, anchors=points, preprocess=preprocess, **options)
-    return _Prepared(release, open_files(references, names, batch_rows), points)
-
-
-def _mixture(
-    references: tuple[str, ...],
-    queries: str | None,
-    columns: Sequence[str] | None,
-    batch_rows: int | None,
-    preprocess: Preprocessor | None,
-    options: dict[str, Any],
-) -> _Prepared:
-    from dpmd_fast.cli.reference import matched
-    from dpmd_fast.mechanisms.mixture import release_mixture
-    from dpmd_fast.models.preprocessor import units_of
-    from dpmd_fast.reference.sources.files import open_files
-
-    names = columns
-    if queries is not None:
-        points, names = matched(references, queries, "--queries", columns, missing=True)
-        preprocess = units_of(points, names, queries)
-    release = partial(release_mixture, preprocess=preprocess, **options)
-    return _Prepared(release, open_files(references, names, batch_rows), None)
+    assert public.points is not None
+    release = partial(release_atlas, anchors=public.points, preprocess=public.preprocess, **options)
+    return _Prepared(release, public.source, public.points)
 
 
 def _report(

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dpmd_fast.arguments import check_memory, checked_choice, checked_integer, is_auto, shown
+from dpmd_fast.arguments import check_memory, checked_choice, shown
 from dpmd_fast.columns import names_of
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.jit import single_blas
@@ -31,21 +31,18 @@ from dpmd_fast.mechanisms.spend import (
     public_points,
 )
 from dpmd_fast.models.gaussians.components import Gaussians, in_data_units, not_flat, read_moments
-from dpmd_fast.models.gaussians.recipe import Recipe, choose_recipe, public_normal, start
+from dpmd_fast.models.gaussians.recipe import Recipe, public_normal, start
 from dpmd_fast.models.gaussians.regroup import Pairs, chosen, join, split, with_records
-from dpmd_fast.models.gaussians.tuning import (
-    HOMOGENEOUS,
-    LEAST_MASS,
-    LEAST_SIGNAL,
-    MOST_GIVEN_COMPONENTS,
-    MOST_ROUNDS,
-    SPLIT_AFTER,
-    TRIAL,
-)
+from dpmd_fast.models.gaussians.tuning import HOMOGENEOUS, LEAST_MASS, SPLIT_AFTER, TRIAL
 from dpmd_fast.models.mixture import Mixture
-from dpmd_fast.models.preprocessor import INVALID, Preprocessor, units_of
+from dpmd_fast.models.mixture_cleaner import checked_noise
+from dpmd_fast.models.outcome import mixture_outcome
+from dpmd_fast.models.predict_mixture import predict_mixture
+from dpmd_fast.models.preprocessor import INVALID, Floats, Preprocessor, units_of
+from dpmd_fast.models.public_only import judge_queries
+from dpmd_fast.models.verdict import refuse_unless_worth, risk_noted
 from dpmd_fast.privacy.budget import Budget
-from dpmd_fast.privacy.guarantee import Adjacency
+from dpmd_fast.privacy.guarantee import Adjacency, with_conditions
 from dpmd_fast.privacy.lattice import Steps, choose_lattice
 from dpmd_fast.reference.sources.base import ReferenceSource
 from dpmd_fast.reference.sources.mapped import preprocessed_source
@@ -64,6 +61,8 @@ def release_mixture(
     on_invalid: str = "raise",
     on_missing: str = "fill",
     columns: list[str] | None = None,
+    noise: Any = None,
+    accept_risk: bool = False,
     n_public: int | None = None,
     ledger: LedgerArgument = None,
     dataset: str | None = None,
@@ -108,6 +107,11 @@ def release_mixture(
         the reference.
     columns : list of str, optional
         Columns to use, if the reference is a table.
+    noise : number, array (D,) or mapping, optional
+        Deviation of the measurement error of the points to be cleaned, as for `Mixture.transform`: for the
+        check before the spend, with `public` as their example, and for `Mixture.verdict`.
+    accept_risk : bool
+        Whether to spend even if `plan` predicts no gain, harm or too few records. The guarantee notes it.
     n_public : int, optional
         A public guess of the number of records, for planning only.
     ledger : Ledger or path, optional
@@ -142,7 +146,7 @@ def release_mixture(
     )
     _check_missing(on_missing, terms)
     original = open_records(terms, reference, columns, batch_rows)
-    preprocess = _units(public, preprocess, original, reference)
+    points, preprocess = _public(public, preprocess, original, reference)
     source = original
     if preprocess is not None:
         check_paid(preprocess, terms)
@@ -152,24 +156,27 @@ def release_mixture(
         raise UserValueError(
             "reference is a stream that can be read only once: a mixture reads it several times"
         )
-    recipe = choose_recipe(
-        n,
-        source.n_columns,
-        budget.mu,
-        adjacency,
-        None
-        if is_auto("components", components)
-        else _checked_number("components", components, MOST_GIVEN_COMPONENTS),
-        None if is_auto("rounds", rounds) else _checked_number("rounds", rounds, MOST_ROUNDS),
+    deviations = _checked_noise(noise, source, preprocess)
+    errors = None
+    if deviations is not None:
+        inside = np.empty((0, source.n_columns))
+        if points is not None:
+            assert preprocess is not None
+            inside = preprocess.forward_block(points, "public")
+        errors = judge_queries(inside, deviations, terms.n_threads)
+    predicted = predict_mixture(
+        n, source.n_columns, budget, errors, components=components, rounds=rounds, adjacency=adjacency
     )
-    _check_worth(recipe, n, terms)
+    recipe = predicted.recipe
+    refuse_unless_worth(predicted.verdict, accept_risk)
     check_memory(recipe.components, source.n_columns)
     for share, tau in zip(recipe.shares, recipe.taus, strict=True):  # refuses a mu out of range
         choose_lattice(math.sqrt(share) * budget.mu, tau, adjacency)
+    guarantee = terms.certified(budget.mu, "the mixture and all that is made with it")
     mechanism = prepare(
         terms,
         source,
-        terms.certified(budget.mu, "the mixture and all that is made with it"),
+        with_conditions(guarantee, risk_noted(predicted.verdict, accept_risk)),
         "mixture",
         mechanism="mixture",
         parameters={
@@ -177,6 +184,7 @@ def release_mixture(
             "components": recipe.components,
             "rounds": len(recipe.shares) - 1,
             "on_missing": on_missing,
+            "verdict": predicted.verdict.word,
             **preprocessing_cost(preprocess),
         },
         bound_to=original,
@@ -186,6 +194,9 @@ def release_mixture(
     )
     with mechanism.failing_safely(), single_blas():
         made = _run(mechanism, recipe, budget.mu, fill=on_missing == "fill")
+        verdict = None
+        if deviations is not None:
+            verdict = mixture_outcome(made.model, deviations, predicted.verdict)
     guarantee, spends = with_preprocessing(mechanism.guarantee, made.spends, preprocess)
     names = source.column_names
     return Mixture(
@@ -197,6 +208,7 @@ def release_mixture(
         spends=spends,
         column_names=preprocess.column_names if names is None and preprocess is not None else names,
         preprocess=None if preprocess is None else replace(preprocess, receipt=None),
+        verdict=verdict,
         receipt=mechanism.receipt,
     )
 
@@ -242,40 +254,29 @@ def _sums(model: Gaussians, tau: float, steps: Steps, fill: bool) -> SumTask:
     return SumTask(partial(MixtureSums, frames, tau, steps, HOMOGENEOUS), views)
 
 
-def _units(
+def _public(
     public: Any, preprocess: Preprocessor | None, source: ReferenceSource, reference: Any
-) -> Preprocessor | None:
-    """Return the preprocessor that was given, or one with the medians and MADs of the public points."""
+) -> tuple[Floats | None, Preprocessor | None]:
+    """Return the public points, and the preprocessor that was given or one with their medians and MADs."""
     if preprocess is not None and not isinstance(preprocess, Preprocessor):
         raise UserValueError(
             f"preprocess = {shown(preprocess)}: must be a Preprocessor or None", argument="preprocess"
         )
     if public is None:
-        return preprocess
-    if preprocess is not None:
-        raise UserValueError("public and preprocess are both given: must be one of them, for the units")
-    points = public_points("public", public, source, reference, missing=True)
+        return None, preprocess
+    points = np.asarray(public_points("public", public, source, reference, missing=True), dtype=np.float64)
     names = names_of(public) if source.column_names is None else source.column_names
-    return units_of(points, names, "public")
+    return points, units_of(points, names, "public") if preprocess is None else preprocess
 
 
-def _check_worth(recipe: Recipe, n: int, terms: Terms) -> None:
-    """Refuse to spend where the noise of one component hides the records."""
-    if recipe.signal < LEAST_SIGNAL:
-        enough = math.ceil(n * LEAST_SIGNAL / recipe.signal)
-        raise UserValueError(
-            f"budget: {n} records are too few at epsilon = {terms.budget.epsilon:g}, delta = "
-            f"{terms.budget.delta:g}: even one component would be mostly noise. Nothing was spent; about "
-            f"{enough} records would be enough at this budget",
-            argument="budget",
-        )
-    least = recipe.component_signal
-    if least < LEAST_MASS:
-        raise UserValueError(
-            f"components = {recipe.components}: each would have a mass of {least:.1f} deviations of its "
-            f"noise: must be at least {LEAST_MASS:g}; use fewer components or rounds",
-            argument="components",
-        )
+def _checked_noise(noise: Any, source: ReferenceSource, preprocess: Preprocessor | None) -> Floats | None:
+    """Return the noise in preprocessed units, None if it is not known."""
+    if noise is None:
+        return None
+    names = source.column_names
+    if names is None and preprocess is not None:
+        names = preprocess.column_names
+    return checked_noise(noise, source.n_columns, names, preprocess)
 
 
 def _check_missing(on_missing: object, terms: Terms) -> None:
@@ -285,10 +286,3 @@ def _check_missing(on_missing: object, terms: Terms) -> None:
             "on_missing = 'raise': must be 'fill' or 'drop' where invalid records are dropped without a look",
             argument="on_missing",
         )
-
-
-def _checked_number(name: str, value: object, most: int) -> int:
-    number = checked_integer(name, value, minimum=1)
-    if number > most:
-        raise UserValueError(f"{name} = {number}: must be at most {most}", argument=name)
-    return number

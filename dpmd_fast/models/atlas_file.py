@@ -110,7 +110,9 @@ def _arrays(atlas: Atlas) -> Arrays:
 
 def atlas_of(metadata: Metadata, arrays: Arrays) -> Atlas:
     """Return the atlas of a file, refused unless the file holds exactly what an atlas consists of."""
-    check_keys("its metadata", metadata, _KEYS | _LATER_KEYS[metadata["version"]] | ({"verdict"} & set(metadata)))
+    check_keys(
+        "its metadata", metadata, _KEYS | _LATER_KEYS[metadata["version"]] | ({"verdict"} & set(metadata))
+    )
     layers = metadata["layers"]
     for number, layer in enumerate(layers):
         check_keys(f"layer {number}", layer, _LAYER_KEYS)

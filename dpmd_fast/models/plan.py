@@ -333,10 +333,11 @@ def _advice(
     other = None
     if atlas is not None and mixture is not None:
         other = mixture.verdict if name == "atlas" else atlas.verdict
-    start = f"Release {'an atlas' if name == 'atlas' else 'a mixture'}: " if verdict.word == HELPS else "Do not spend: "
-    if other is None or other.word == HELPS:
-        return start + verdict.sentence[0].lower() + verdict.sentence[1:]
-    return start + verdict.sentence[0].lower() + verdict.sentence[1:] + " " + other.sentence
+    start = "Do not spend"
+    if verdict.word == HELPS:
+        start = "Release an atlas" if name == "atlas" else "Release a mixture"
+    advice = f"{start}: {verdict.sentence}"
+    return advice if other is None or other.word == HELPS else f"{advice} {other.sentence}"
 
 
 def enough_epsilon(budget: Budget, signal: float) -> float:

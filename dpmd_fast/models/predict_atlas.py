@@ -91,9 +91,7 @@ def predict_atlas(
     variance = None if noise is None else float((noise**2).mean())
     if dim is None:
         dim = _dimension(points, variance, n_threads)
-    search = search_before_spending(
-        Z, n, budget, dim, adjacency=adjacency, cover=cover, n_threads=n_threads
-    )
+    search = search_before_spending(Z, n, budget, dim, adjacency=adjacency, cover=cover, n_threads=n_threads)
     h = search.choose() if bandwidth is None else bandwidth
     found = search.at(h)
     noisy = predicted_noise(h, found.signal)
@@ -129,7 +127,9 @@ def predict_atlas(
         search=search,
     )
     thick = not known and not _clear_surface(Z, points, search.scatter)
-    word = TOO_FEW if found.covered < LEAST_REACH else HARM_LIKELY if thick else judged(predicted, raw, public)
+    word = HARM_LIKELY if thick else judged(predicted, raw, public)
+    if found.covered < LEAST_REACH:
+        word = TOO_FEW
     sentence = _sentence(made, word, n, budget, math.sqrt(variance), known)
     object.__setattr__(made, "verdict", Verdict(word, sentence, raw, predicted, reach=found.covered))
     return made
@@ -205,9 +205,7 @@ def _no_surface_seen(distinct: int, dim: int | None, noise: Floats | None) -> At
     )
 
 
-def _sentence(
-    made: AtlasPrediction, word: str, n: int, budget: Budget, deviation: float, known: bool
-) -> str:
+def _sentence(made: AtlasPrediction, word: str, n: int, budget: Budget, deviation: float, known: bool) -> str:
     """Return what is predicted, in words."""
     if word == TOO_FEW:
         enough = math.ceil(1.2 * n * OCCUPIED / HOMOGENEOUS / max(made.signal_to_noise, 1e-9))

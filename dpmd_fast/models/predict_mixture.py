@@ -65,7 +65,10 @@ def predict_mixture(
     rounds: Any = "auto",
     adjacency: Adjacency,
 ) -> MixturePrediction:
-    """Predict a mixture of `n` records from the `errors` of the public points, None if their noise is unknown."""
+    """Predict a mixture of `n` records.
+
+    `errors` are those of the public points, None if their noise is unknown.
+    """
     recipe = choose_recipe(
         n,
         columns,
@@ -119,8 +122,8 @@ def _sentence(made: MixturePrediction, word: str, n: int, budget: Budget) -> str
         few = "even one component" if made.signal_to_noise < LEAST_SIGNAL else "each component"
         remedy = "" if made.signal_to_noise < LEAST_SIGNAL else "use fewer components or rounds, or "
         return (
-            f"{n:,} records are too few at epsilon = {budget.epsilon:g}, delta = {budget.delta:g}: {few} would "
-            f"be mostly noise; {remedy}about {made.enough_records:,} records would be enough at this budget."
+            f"{n:,} records are too few at epsilon = {budget.epsilon:g}, delta = {budget.delta:g}: {few} "
+            f"would be mostly noise; {remedy}about {made.enough_records:,} records would be enough."
         )
     if math.isnan(made.predicted_error):
         what = "one component, a linear filter" if made.components == 1 else f"{made.components} components"

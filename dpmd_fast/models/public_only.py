@@ -1,7 +1,7 @@
 """What public queries can do for each other, without a reference and without a budget.
 
-The truth is not needed to judge a method: if z = x + e, e normal with known variances E, and T(z) is a guess of
-x that was not fitted to this e, the mean squared error of T(z) is that of
+The truth is not needed to judge a method: if z = x + e, e normal with known variances E, and T(z) is a guess
+of x that was not fitted to this e, the mean squared error of T(z) is that of
 
     |T(z) - z|^2 - E + 2 E dT/dz                    (Stein's unbiased estimate of risk),
 
@@ -122,7 +122,9 @@ def _mixture(points: Floats, noise: Floats, groups: int) -> Gaussians:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    model = GaussianMixture(groups, random_state=0, init_params="k-means++", reg_covar=_LEAST_VARIANCE, max_iter=30)
+    model = GaussianMixture(
+        groups, random_state=0, init_params="k-means++", reg_covar=_LEAST_VARIANCE, max_iter=30
+    )
     with warnings.catch_warnings(), single_blas():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(points)
@@ -188,9 +190,7 @@ def _smoothed(points: Floats, h: float, dims: range, n_threads: int | None) -> l
     centers, ones = points + around.offsets, np.ones(len(points))
     return [
         move(
-            make_field(
-                centers, np.ascontiguousarray(vectors[:, :, -dim:]), ones, h, passes=SMOOTHING_PASSES
-            ),
+            make_field(centers, np.ascontiguousarray(vectors[:, :, -dim:]), ones, h, passes=SMOOTHING_PASSES),
             points,
             n_threads,
         )[0]

@@ -14,16 +14,18 @@ from typing import Any
 from dpmd_fast.arguments import checked, checked_choice
 from dpmd_fast.errors import UserValueError, either
 
-# Thresholds. [choice]: what we advise a user to accept. [measured]: see where it is used.
+# Thresholds. [choice]: what we advise a user to accept. [measured]: by tests/models/test_predict_atlas.py.
 GAIN = 0.99  # predicted error over the better of raw and public only, at most, to be worth a budget [choice]
 HARM = 1.02  # predicted error over that of the raw queries, above which harm is likely [choice]
-LEAST_SIGNAL = 15.0  # records over the noise of one component of a mixture, with all of the budget: n / s [measured]
+LEAST_SIGNAL = 15.0  # n / s: records over the noise of a mixture of one component [recipe of the mixture]
 LEAST_REACH = 0.5  # share of the queries that an atlas must reach [choice]
 LEAST_PUBLIC = 20  # distinct public points without which no surface can be recognised [choice]
-SURFACE = 0.35  # scatter of public points around a surface over their rms radius, at most, if the noise is
-# unknown: six shapes and four held-out ones have .02 to .16, blood markers .6 [measured: tests/models/test_predict_atlas.py]
-FLAT_MARGIN, FLAT_POINTS = 1.5, 3  # of the spread of variances that equal noise has, and points a column to
-# see it: spheres in R^20 and R^100 pass, blood markers do not [measured: tests/models/test_predict_atlas.py]
+# If the noise is unknown, public points are taken to be near a surface if their scatter around it is at most
+# this share of their rms radius: ten shapes have .02 to .16 [measured] ...
+SURFACE = 0.35
+# ... and if, in many columns, the variances of the directions that are left out spread at most so much more
+# than those of equal noise, seen with so many points a column: spheres do, blood markers do not [measured].
+FLAT_MARGIN, FLAT_POINTS = 1.5, 3
 AS_PREDICTED = 1.5  # factor between expected and predicted error that still counts as predicted [choice]
 
 HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW = "helps", "no gain", "harm likely", "not enough records"
@@ -81,7 +83,8 @@ class Verdict:
         fields = set(cls.__dataclass_fields__)
         if not isinstance(values, dict) or set(values) != fields:
             raise UserValueError(f"a verdict must have exactly {', '.join(sorted(fields))}")
-        return cls(**{name: math.nan if value is None else value for name, value in values.items()})
+        known: dict[str, Any] = {n: math.nan if value is None else value for n, value in values.items()}
+        return cls(**known)
 
 
 def judged(predicted: float, raw: float, public_only: float) -> str:
@@ -105,7 +108,10 @@ def confirmed(predicted: Verdict, expected: float, raw: float, reach: float, wha
     else:
         word = judged(expected, raw, math.nan)
     if math.isnan(expected):
-        sentence = f"The {what} reaches {reach:.0%} of the public points; their noise is not known, so how much it removes is not known either."
+        sentence = (
+            f"The {what} reaches {reach:.0%} of the public points; their noise was not given, so what is left "
+            "of it cannot be told."
+        )
     else:
         change = "falls" if expected < raw else "grows"
         sentence = f"The expected error of a value {change} from {raw:.3g} to {expected:.3g}"
@@ -134,4 +140,4 @@ def risk_noted(verdict: Verdict, accept_risk: bool) -> tuple[str, ...]:
     """Return the condition that a guarantee notes if a risk was accepted."""
     if verdict.word == HELPS or not accept_risk:
         return ()
-    return (f"The caller accepted a risk to the result, not to privacy: the prediction was '{verdict.word}'.",)
+    return (f"A risk to the result, not to privacy, was accepted: the prediction was '{verdict.word}'.",)

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from dpmd_fast.models.plan_mixture import filter_error
 
 from dpmd_fast import Budget, Preprocessor, plan_mixture, release_mixture
 from dpmd_fast.models.gaussians.tuning import LEAST_SIGNAL
-from dpmd_fast.models.plan_mixture import filter_error
 
 BUDGET = Budget(1.0, 1e-6)
 RNG = np.random.default_rng(0)

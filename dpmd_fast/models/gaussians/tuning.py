@@ -28,7 +28,6 @@ COMPONENT_SIGNAL = 10.0  # mass of a component over its noise that their number 
 MOST_COMPONENTS = 32  # [recipe]
 START_VARIANCE = 0.7  # of each component at the start, in units of the whole [recipe]
 START_DRAWS = 4000  # from the released normal, to place the components [recipe]
-LEAST_SIGNAL = 15.0  # records over the noise of one component; with less, nothing is spent [recipe]
 LEAST_VARIANCE = 1e-3  # of a component, over what it was before [recipe]
 LEAST_OF_WHOLE = 1e-6  # variance of a component over that of all records, in any direction [safety]
 LEAST_MASS = 3.0  # of a component, in deviations of its noise [safety]

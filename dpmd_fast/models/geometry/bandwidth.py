@@ -29,8 +29,6 @@ from dpmd_fast.models.geometry.tuning import (
     ENOUGH_SIGNAL,
     FIND_SHARE,
     FIRST_SHARE,
-    HOPELESS_ERROR,
-    HOPELESS_SIGNAL,
     LEAST_COLUMNS,
     LEAST_RATIO,
     LEAST_SIGNAL,
@@ -127,11 +125,6 @@ class BandwidthSearch:
             if enough and self.sampling_error(h, self.scatter) <= ENOUGH_RECORDS * h:
                 return h
         return self.largest
-
-    def mostly_noise(self, h: float) -> bool:
-        """Return True if the predicted noise error far exceeds the queries' own error."""
-        signal = self.at(h).signal
-        return signal < HOPELESS_SIGNAL and predicted_noise(h, signal) > HOPELESS_ERROR * self.scatter
 
 
 def search_before_spending(

@@ -65,7 +65,7 @@ Example:
     "--anchors",
     "queries",
     metavar="FILE",
-    help="Public points to be cleaned, or points like them; never records. An atlas is built around them; for "
+    help="Public points to clean, or points like them; never records. An atlas is built around them; for "
     "a mixture without --preprocess, their medians and MADs become the units of the columns.",
 )
 @columns_option

@@ -31,6 +31,7 @@ from dpmd_fast.models.verdict import (
     LEAST_PUBLIC,
     LEAST_REACH,
     NO_GAIN,
+    SAME_UNITS,
     SURFACE,
     TOO_FEW,
     Verdict,
@@ -86,7 +87,18 @@ def predict_atlas(
     """
     distinct = len(np.unique(Z, axis=0))
     if distinct < LEAST_PUBLIC:
-        return _no_surface_seen(distinct, dim, noise)
+        return _not_weighed(
+            f"{distinct} different public point(s) cannot show a surface: an atlas needs {LEAST_PUBLIC}.",
+            dim,
+            noise,
+        )
+    if noise is not None and noise.max() > SAME_UNITS * noise.min():
+        return _not_weighed(
+            "The columns are in different units, and an atlas measures distances across columns: it needs a "
+            "preprocessor.",
+            dim,
+            noise,
+        )
     points = leading(Z) if Z.shape[1] >= LEAST_COLUMNS else Z
     variance = None if noise is None else float((noise**2).mean())
     if dim is None:
@@ -182,11 +194,9 @@ def _dimension(points: Floats, variance: float | None, n_threads: int | None) ->
     return next(one.dim for one in found if one.error <= _NEARLY * least)
 
 
-def _no_surface_seen(distinct: int, dim: int | None, noise: Floats | None) -> AtlasPrediction:
+def _not_weighed(sentence: str, dim: int | None, noise: Floats | None) -> AtlasPrediction:
+    """Return the prediction of an atlas that makes no sense for these points."""
     raw = math.nan if noise is None else math.sqrt(float((noise**2).mean()))
-    sentence = (
-        f"{distinct} different public point(s) cannot show a surface: an atlas needs at least {LEAST_PUBLIC}."
-    )
     nothing = dict.fromkeys(
         ("bandwidth", "signal_to_noise", "noise_error", "bias_error", "predicted_error", "public_only_error"),
         math.nan,
@@ -195,7 +205,7 @@ def _no_surface_seen(distinct: int, dim: int | None, noise: Floats | None) -> At
     return AtlasPrediction(
         dim=dim or 1,
         rounds=0,
-        anchors=distinct,
+        anchors=0,
         anchors_a_record=0.0,
         reach=0.0,
         raw_error=raw,

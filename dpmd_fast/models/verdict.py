@@ -20,6 +20,7 @@ HARM = 1.02  # predicted error over that of the raw queries, above which harm is
 LEAST_SIGNAL = 15.0  # n / s: records over the noise of a mixture of one component [recipe of the mixture]
 LEAST_REACH = 0.5  # share of the queries that an atlas must reach [choice]
 LEAST_PUBLIC = 20  # distinct public points without which no surface can be recognised [choice]
+SAME_UNITS = 30.0  # largest noise of a column over the smallest, up to which an atlas is weighed [choice]
 # If the noise is unknown, public points are taken to be near a surface if their scatter around it is at most
 # this share of their rms radius: ten shapes have .02 to .16 [measured] ...
 SURFACE = 0.35
@@ -109,8 +110,8 @@ def confirmed(predicted: Verdict, expected: float, raw: float, reach: float, wha
         word = judged(expected, raw, math.nan)
     if math.isnan(expected):
         sentence = (
-            f"The {what} reaches {reach:.0%} of the public points; their noise was not given, so what is left "
-            "of it cannot be told."
+            f"The {what} reaches {reach:.0%} of the public points; their noise was not given, so what is "
+            "left of it cannot be told."
         )
     else:
         change = "falls" if expected < raw else "grows"

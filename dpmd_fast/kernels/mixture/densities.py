@@ -16,24 +16,16 @@ from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.mixture.blocks import fill_in
 from dpmd_fast.kernels.vector.elementary import fixed_exp, fixed_log
 from dpmd_fast.kernels.vector.lanes import LANES, fixed_gap_dot
-from dpmd_fast.kernels.vector.tiles import affine_rows, groups_from, square_rows
+from dpmd_fast.kernels.vector.rows import affine_rows, groups_from, round_up, square_rows
 
 _DROPPED = -40.0  # log of a share that does not count
-
-
-@device(inline=True)
-def _round_up(rows, count):
-    """Repeat the last of some rows up to a multiple of four."""
-    while count % 4:
-        rows[count] = rows[count - 1]
-        count += 1
 
 
 @device
 def multiply(components, block, k, rows, count, at, pairs, terms):
     """Set terms[at:] to the products of some rows with the steps of component k, and note the pairs."""
     width = terms.shape[1]
-    _round_up(rows, count)
+    round_up(rows, count)
     affine_rows(block.Z, rows, count, components.stepped, k * width, components.steps[k], terms[at:])
     for i in range(count):
         pairs[at + i, 0] = k
@@ -45,7 +37,7 @@ def _add_squares(components, block, k, rows, count, start, sums, squares):
     """Add a few columns, from `start`, to the squares of some rows; return the column to go on from."""
     width = block.Z.shape[1]
     groups = groups_from(start, width)
-    _round_up(rows, count)
+    round_up(rows, count)
     square_rows(
         block.Z, rows, count, components.whitened, k * width, components.whitening[k], start, groups, sums, 0
     )

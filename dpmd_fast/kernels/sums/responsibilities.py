@@ -32,10 +32,14 @@ class Chunk(NamedTuple):
     squares: np.ndarray  # (K, CHUNK) |u_k|^2, or a lower bound if the component does not count
     best: np.ndarray  # (CHUNK,) largest log e_k
     guess: np.ndarray  # (CHUNK,) component that leads by the first columns
+    guessed: np.ndarray  # (CHUNK,) records by that component,
+    starts: np.ndarray  # (K + 1,) and where those of each component start
+    rivals: np.ndarray  # (K, CHUNK + 4) records in which another component may count,
+    n_rivals: np.ndarray  # (K,) and their number
     counts: np.ndarray  # (CHUNK,) number of components that count
     components: np.ndarray  # (CHUNK, K) those components, in order
     places: np.ndarray  # (K, CHUNK) where in U the coordinates are
-    U: np.ndarray  # (K CHUNK + 4 K, width) coordinates of records in the frames that count
+    U: np.ndarray  # (K CHUNK + 8 K, width) coordinates of records in the frames that count
     rows: np.ndarray  # (CHUNK + 4,) numbers of records,
     sums: np.ndarray  # (CHUNK + 4,) and a number for each of them
 
@@ -44,16 +48,20 @@ class Chunk(NamedTuple):
 def make_chunk(K, width):
     ints = np.int64
     return Chunk(
-        np.zeros((K + 1, CHUNK, LANES)),
-        np.zeros((K, CHUNK)),
-        np.zeros(CHUNK),
-        np.zeros(CHUNK, ints),
-        np.zeros(CHUNK, ints),
-        np.zeros((CHUNK, K), ints),
-        np.zeros((K, CHUNK), ints),
-        np.zeros((K * CHUNK + 4 * K, width)),
-        np.zeros(CHUNK + 4, ints),
-        np.zeros(CHUNK + 4),
+        lanes=np.zeros((K + 1, CHUNK, LANES)),
+        squares=np.zeros((K, CHUNK)),
+        best=np.zeros(CHUNK),
+        guess=np.zeros(CHUNK, ints),
+        guessed=np.zeros(CHUNK, ints),
+        starts=np.zeros(K + 1, ints),
+        rivals=np.zeros((K, CHUNK + 4), ints),
+        n_rivals=np.zeros(K, ints),
+        counts=np.zeros(CHUNK, ints),
+        components=np.zeros((CHUNK, K), ints),
+        places=np.zeros((K, CHUNK), ints),
+        U=np.zeros((K * CHUNK + 8 * K, width)),
+        rows=np.zeros(CHUNK + 4, ints),
+        sums=np.zeros(CHUNK + 4),
     )
 
 
@@ -70,28 +78,17 @@ def find_components(log_weights, whitening, X, chunk):
     K, n, D = len(log_weights), len(X), X.shape[1]
     columns = LANES * ((D + LANES - 1) // LANES)
     opened = _open(whitening, X, columns, chunk)
-    best, guess, squares = chunk.best, chunk.guess, chunk.squares
-    for r in range(n):
-        best[r] = log_weights[0] - 0.5 * squares[0, r]
-        guess[r] = 0
-    for k in range(1, K):
-        for r in range(n):
-            value = log_weights[k] - 0.5 * squares[k, r]
-            more = value > best[r]
-            best[r] = value if more else best[r]
-            guess[r] = k if more else guess[r]
+    _guess(log_weights, n, chunk)
     at = 0
     for k in range(K):
-        count = 0
-        for r in range(n):
-            chunk.rows[count] = r
-            count += guess[r] == k
+        first, count = chunk.starts[k], chunk.starts[k + 1] - chunk.starts[k]
+        for i in range(count):
+            chunk.rows[i] = chunk.guessed[first + i]
         at = _place(whitening, k, X, columns, count, at, chunk)
     for r in range(n):
-        best[r] = log_weights[guess[r]] - 0.5 * squares[guess[r], r]
-    if opened < columns:
-        for k in range(K):
-            _close(log_weights[k], whitening, k, X, columns, opened, chunk)
+        chunk.best[r] = log_weights[chunk.guess[r]] - 0.5 * chunk.squares[chunk.guess[r], r]
+    for k in range(K):
+        _close(log_weights[k], whitening, k, X, columns, opened, chunk)
     _choose(log_weights, whitening, X, columns, at, chunk)
 
 
@@ -121,6 +118,33 @@ def _open(whitening, X, columns, chunk):
 
 
 @device
+def _guess(log_weights, n, chunk):
+    """Find the component that leads by the bounds in each of n records, and sort the records by it."""
+    K = len(log_weights)
+    best, guess, starts = chunk.best, chunk.guess, chunk.starts
+    for r in range(n):
+        best[r] = log_weights[0] - 0.5 * chunk.squares[0, r]
+        guess[r] = 0
+    for k in range(1, K):
+        for r in range(n):
+            value = log_weights[k] - 0.5 * chunk.squares[k, r]
+            more = value > best[r]
+            best[r] = value if more else best[r]
+            guess[r] = k if more else guess[r]
+    starts[:] = 0
+    for r in range(n):
+        starts[guess[r] + 1] += 1
+    for k in range(K):
+        starts[k + 1] += starts[k]
+    for r in range(n):
+        chunk.guessed[starts[guess[r]]] = r
+        starts[guess[r]] += 1
+    for k in range(K, 0, -1):
+        starts[k] = starts[k - 1]
+    starts[0] = 0
+
+
+@device
 def _place(whitening, k, X, columns, count, at, chunk):
     """Put the coordinates of `count` rows in frame k into U from row `at`; return the row after them."""
     if count == 0:
@@ -147,14 +171,14 @@ def _place(whitening, k, X, columns, count, at, chunk):
 
 @device
 def _close(log_weight, whitening, k, X, columns, opened, chunk):
-    """Add the other columns of component k, for rows in which it may count and was not the guess."""
+    """Add the other columns of component k in records in which it may count and was not the guess."""
     K, depth, width = whitening.shape
-    rows, sums, best, squares = chunk.rows, chunk.sums, chunk.best, chunk.squares
+    sums, best, squares, rows = chunk.sums, chunk.best, chunk.squares, chunk.rivals[k]
     count = 0
     for r in range(len(X)):
         rows[count] = r
         low = log_weight - 0.5 * squares[k, r] - best[r] <= LEAST
-        count += chunk.guess[r] != k and not low
+        count += (chunk.guess[r] != k) & (not low)
     while opened < columns and count > 0:
         groups = _groups_from(opened, columns)
         round_up(rows, count)
@@ -168,26 +192,32 @@ def _close(log_weight, whitening, k, X, columns, opened, chunk):
             rows[kept] = r
             kept += not log_weight - 0.5 * sums[i] - best[r] <= LEAST
         count = kept
+    chunk.n_rivals[k] = count
 
 
 @device
 def _choose(log_weights, whitening, X, columns, at, chunk):
     """List the components that count for each record, and place the coordinates that are not in U yet."""
-    K, n = len(log_weights), len(X)
     best, squares, counts, rows = chunk.best, chunk.squares, chunk.counts, chunk.rows
-    for r in range(n):
-        best[r] = -math.inf
+    for r in range(len(X)):
+        best[r] = best[r] if best[r] > -math.inf else -math.inf  # of NaN as well
         counts[r] = 0
-    for k in range(K):
-        for r in range(n):
+    for k in range(len(log_weights)):
+        for i in range(chunk.n_rivals[k]):
+            r = chunk.rivals[k, i]
             value = log_weights[k] - 0.5 * squares[k, r]
             best[r] = value if value > best[r] else best[r]
-    for k in range(K):
+    for k in range(len(log_weights)):
+        for i in range(chunk.starts[k], chunk.starts[k + 1]):
+            r = chunk.guessed[i]
+            chunk.components[r, counts[r]] = k
+            counts[r] += log_weights[k] - 0.5 * squares[k, r] - best[r] > LEAST
         count = 0
-        for r in range(n):
+        for i in range(chunk.n_rivals[k]):
+            r = chunk.rivals[k, i]
             near = log_weights[k] - 0.5 * squares[k, r] - best[r] > LEAST
-            chunk.components[r, min(counts[r], K - 1)] = k
+            chunk.components[r, counts[r]] = k
             counts[r] += near
             rows[count] = r
-            count += near and chunk.guess[r] != k
+            count += near
         at = _place(whitening, k, X, columns, count, at, chunk)

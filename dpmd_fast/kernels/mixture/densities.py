@@ -128,9 +128,9 @@ def set_shares(logs, best, shares):
         for r in range(n):
             low = logs[k, r] - best[r]
             share = fixed_exp(low)
-            share = 0.0 if low < _DROPPED else share
-            shares[k, r] = share
-            totals[r] += share
+            shares[k, r] = 0.0 if low < _DROPPED else share
+        for r in range(n):
+            totals[r] += shares[k, r]
     for r in range(n):
         best[r] += fixed_log(totals[r])
         totals[r] = 1.0 / totals[r]

@@ -24,7 +24,7 @@ from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.mixture.blocks import expect_missing, take_block
 from dpmd_fast.kernels.mixture.components import PosteriorComponents, make_components
 from dpmd_fast.kernels.mixture.densities import complete_logs, set_shares
-from dpmd_fast.kernels.mixture.moments import multiply_counting, set_moments
+from dpmd_fast.kernels.mixture.moments import multiply_counting, note_all, set_moments
 
 __all__ = ["PosteriorComponents", "fill_missing", "log_densities", "make_components", "posterior"]
 
@@ -114,8 +114,9 @@ def _posterior_block(components, Z, order, means, spreads, densities):
             logs[k, r] = components.log_weights[k]
     if block.fills.shape[2] > 0:
         expect_missing(components, block, logs)
+    count = 0
     pairs, terms = np.empty((K * n, 2), np.int64), np.empty((K * n + 4, width))
-    count = complete_logs(components, block, logs, pairs, terms)
+    complete_logs(components, block, logs, terms)
     set_shares(logs, best, shares)
     for r in range(n):
         there = D - block.counts[r]
@@ -123,6 +124,8 @@ def _posterior_block(components, Z, order, means, spreads, densities):
     if len(means) > 0:
         if not components.direct:
             count = multiply_counting(components, block, shares, pairs, terms)
+        elif block.fills.shape[2] > 0 or len(spreads) > 0:
+            count = note_all(n, pairs)
         set_moments(components, block, shares, pairs[:count], terms, Z, order, means, spreads)
 
 

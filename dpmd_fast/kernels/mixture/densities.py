@@ -15,8 +15,14 @@ import numpy as np
 from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.mixture.blocks import fill_in
 from dpmd_fast.kernels.vector.elementary import fixed_exp, fixed_log
-from dpmd_fast.kernels.vector.lanes import LANES, fixed_gap_dot
-from dpmd_fast.kernels.vector.rows import affine_rows, groups_from, round_up, square_rows
+from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.vector.rows import (
+    affine_rows,
+    affine_rows_and_forms,
+    groups_from,
+    round_up,
+    square_rows,
+)
 
 _DROPPED = -40.0  # log of a share that does not count
 
@@ -47,25 +53,28 @@ def _add_squares(components, block, k, rows, count, start, sums, squares):
 
 
 @device
-def complete_logs(components, block, logs, pairs, terms):
+def complete_logs(components, block, logs, terms):
     """Complete the log densities (K, rows) of a block; of components that do not count, to upper bounds.
 
-    If `direct`, also set `terms` and `pairs` for all pairs of a component and a row; return their number.
+    If `direct`, also set `terms` for all pairs of a component and a row, one component after the other.
     """
     width = block.Z.shape[1]
     K, n = logs.shape
     rows, sums, squares = np.empty(n + 4, np.int64), np.empty(n + 4), np.zeros((K, n))
+    lanes = np.empty(4 * LANES)
     for r in range(n):
         rows[r] = r
+    round_up(rows, n)
     at = opened = 0
     for k in range(K):
         fill_in(block, k)
         if components.direct:
-            multiply(components, block, k, rows, n, at, pairs, terms)
+            kw, means = k * width, components.means
+            affine_rows_and_forms(
+                block.Z, rows, n, components.stepped, kw, components.steps[k], means, kw, terms[at:], lanes, sums
+            )
             for r in range(n):
-                squares[k, r] = fixed_gap_dot(
-                    block.Z, r * width, components.means, k * width, terms, (at + r) * width, width
-                )
+                squares[k, r] = sums[r]
             at += n
         else:
             opened = 0
@@ -76,7 +85,6 @@ def complete_logs(components, block, logs, pairs, terms):
     for k in range(K):
         for r in range(n):
             logs[k, r] -= 0.5 * squares[k, r]
-    return at
 
 
 @device

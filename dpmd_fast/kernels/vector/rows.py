@@ -156,6 +156,68 @@ def _make_square_tile(n_groups, values):
 
 
 
+def _make_gap_tile(n_groups):
+    """Return an intrinsic for products T as in `_make_row_tile`, and of these with the rows they come from.
+
+    It sets C[c0 + i ldc + 4j + l] = T[i, 4j + l]; adds (A[lda t + a + 4j + l] - M[m0 + 4j + l]) T[i, 4j + l]
+    to L[4i + l], t = rows[r0 + i], one j after the other; and sets q[q0 + i] to the sum of the four lanes.
+    """
+
+    @intrinsic
+    def tile(typingctx, A, lda, a, rows, r0, S, s0, B, b0, ldb, depth, M, m0, L, q, q0, C, c0, ldc):
+        i64 = types.int64
+        sig = types.void(
+            A, i64, i64, rows, i64, S, i64, B, i64, i64, i64, M, i64, L, q, i64, C, i64, i64
+        )  # fmt: skip
+
+        def codegen(context, builder, signature, args):
+            A, lda, a, rows, r0, S, s0, B, b0, ldb, depth, M, m0, L, q, q0, C, c0, ldc = args
+            pr = pointer_to(context, builder, signature.args[3], rows, r0)
+            ps = pointer_to(context, builder, signature.args[5], S, s0)
+            pb = pointer_to(context, builder, signature.args[7], B, b0)
+            pm = pointer_to(context, builder, signature.args[11], M, m0)
+            pl = pointer_to(context, builder, signature.args[13], L, integer(0))
+            pc = pointer_to(context, builder, signature.args[16], C, c0)
+            taken = [builder.load(builder.gep(pr, [integer(i)])) for i in range(4)]
+            lines = [
+                pointer_to(context, builder, signature.args[0], A, builder.mul(lda, row)) for row in taken
+            ]
+            groups = [builder.gep(pb, [integer(LANES * j)]) for j in range(n_groups)]
+            starts = [load(builder, builder.gep(ps, [integer(LANES * j)])) for j in range(n_groups)]
+            sums = emit_sums(builder, lines, integer(1), groups, ldb, depth, fixed_fused, starts)
+            centers = [load(builder, builder.gep(pm, [integer(LANES * j)])) for j in range(n_groups)]
+            lanes = []
+            for i in range(4):
+                target = builder.gep(pc, [builder.mul(ldc, integer(i))])
+                place = builder.gep(pl, [integer(LANES * i)])
+                total = load(builder, place)
+                for j, cell in enumerate(sums[i]):
+                    own = load(builder, builder.gep(lines[i], [builder.add(a, integer(LANES * j))]))
+                    total = fixed_fused(builder, builder.fsub(own, centers[j]), cell, total)
+                    store(builder, cell, builder.gep(target, [integer(LANES * j)]))
+                store(builder, total, place)
+                lanes.append(total)
+            out = pointer_to(context, builder, signature.args[14], q, q0)
+            store(builder, _sums_across(builder, lanes), out)
+            return context.get_dummy_value()
+
+        return sig, codegen
+
+    def plain_tile(A, lda, a, rows, r0, S, s0, B, b0, ldb, depth, M, m0, L, q, q0, C, c0, ldc):
+        width = LANES * n_groups
+        lines = lda * rows[r0 : r0 + 4]
+        product = _plain_product(A, lines, B, b0, ldb, depth, S.reshape(-1)[s0 : s0 + width])
+        own = A.reshape(-1)[(lines + a)[:, None] + np.arange(width)] - M.reshape(-1)[m0 : m0 + width]
+        lanes = L.reshape(4, LANES)
+        for j in range(n_groups):
+            part = slice(LANES * j, LANES * (j + 1))
+            lanes += own[:, part] * product[:, part]
+        q.reshape(-1)[q0 : q0 + 4] = (lanes[:, 0] + lanes[:, 2]) + (lanes[:, 1] + lanes[:, 3])
+        C.reshape(-1)[c0 + ldc * np.arange(4)[:, None] + np.arange(width)] = product
+
+    return plain_tile if JIT_DISABLED else tile
+
+
 def _plain_product(A, lines, B, b0, ldb, depth, start):
     a, b = A.reshape(-1), B.reshape(-1)
     total = np.tile(start, (len(lines), 1))
@@ -168,6 +230,7 @@ _r1, _r2, _r3 = (_make_row_tile(j, False) for j in (1, 2, 3))
 _s1, _s2, _s3 = (_make_row_tile(j, True) for j in (1, 2, 3))
 _q1, _q2, _q3 = (_make_square_tile(j, False) for j in (1, 2, 3))
 _v1, _v2, _v3 = (_make_square_tile(j, True) for j in (1, 2, 3))
+_g1, _g2, _g3 = (_make_gap_tile(j) for j in (1, 2, 3))
 
 
 @device(inline=True)
@@ -191,6 +254,28 @@ def affine_rows(X, rows, count, S, s0, W, U):
             for i in range(0, count, 4):
                 _r1(X, ldx, rows, i, S, s0 + j, W, j, width, depth, U, i * width + j, width)
         j += groups * LANES
+
+
+@device(inline=True)
+def affine_rows_and_forms(X, rows, count, S, s0, W, M, m0, U, lanes, out):
+    """Do the same, and set out[i] = (X[rows[i]] - M[m0:]) . U[i], in one order too.
+
+    `lanes` is room for 16 numbers, and `out` for a multiple of four.
+    """
+    depth, width = W.shape
+    ldx = X.shape[1]
+    for i in range(0, count, 4):
+        lanes[:] = 0.0
+        j = 0
+        while j < width:
+            groups, u0 = groups_from(j, width), i * width + j
+            if groups == 3:
+                _g3(X, ldx, j, rows, i, S, s0 + j, W, j, width, depth, M, m0 + j, lanes, out, i, U, u0, width)
+            elif groups == 2:
+                _g2(X, ldx, j, rows, i, S, s0 + j, W, j, width, depth, M, m0 + j, lanes, out, i, U, u0, width)
+            else:
+                _g1(X, ldx, j, rows, i, S, s0 + j, W, j, width, depth, M, m0 + j, lanes, out, i, U, u0, width)
+            j += groups * LANES
 
 
 @device(inline=True)

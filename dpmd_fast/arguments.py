@@ -232,7 +232,7 @@ def check_memory(locations: int, columns: int) -> None:
 
 def check_range(name: str, array: Points, *, missing: bool = False) -> None:
     """Refuse infinities, values whose squares would overflow and, unless they may be `missing`, NaN."""
-    if array.size and -LARGEST <= float(array.min()) and float(array.max()) <= LARGEST:  # never true of NaN
+    if array.size and float(array.min()) >= -LARGEST and float(array.max()) <= LARGEST:  # never true of NaN
         return
     if missing:
         if np.isinf(array).any():

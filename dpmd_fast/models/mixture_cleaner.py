@@ -76,7 +76,7 @@ class MixtureCleaner:
             gone = np.isnan(block) if np.isnan(block.min()) else None
             if gone is not None and self.missing == "refuse":
                 raise _missing_values(name, self.column_names, gone)
-            target = moved[part] if moved.dtype == np.float64 else None
+            target: Any = moved[part] if moved.dtype == np.float64 else None
             result, spread, clipped = self._cleaned(block, n_threads, name, with_deviations, target)
             failed = _beyond(largest, result, spread)
             if gone is not None and self.missing == "fill":

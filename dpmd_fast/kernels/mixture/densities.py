@@ -71,7 +71,17 @@ def complete_logs(components, block, logs, terms):
         if components.direct:
             kw, means = k * width, components.means
             affine_rows_and_forms(
-                block.Z, rows, n, components.stepped, kw, components.steps[k], means, kw, terms[at:], lanes, sums
+                block.Z,
+                rows,
+                n,
+                components.stepped,
+                kw,
+                components.steps[k],
+                means,
+                kw,
+                terms[at:],
+                lanes,
+                sums,
             )
             for r in range(n):
                 squares[k, r] = sums[r]

@@ -2,11 +2,11 @@
 
     log e_k = log_weight_k - |u_k|^2 / 2,    u_k = W_k^T (y - m_k)
 
-A component counts if its log e_k is less than `LEAST` behind the best. W_k is triangular, so the first columns
-of u_k cost little, and their squares are a lower bound of |u_k|^2: a component is left out as soon as the bound
-puts it too far behind another one. Rounding is monotone, so it would not have counted with all columns either:
-what counts, and every bit of it, is as if all columns were taken. Whatever cannot be compared (NaN, or all
-components infinitely far) is not left out early.
+A component counts if its log e_k, less that of the best, is above `LEAST`. W_k is triangular, so the first
+columns of u_k cost little, and their squares are a lower bound of |u_k|^2: a component is left out as soon as
+the bound puts it too far behind another one. Rounding is monotone, so it would not have counted with all
+columns either: what counts, and every bit of it, is as if all columns were taken. Whatever cannot be compared
+(NaN, or all components infinitely far) is not left out early.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.rows import add_squares, place_products, round_up
 
-CHUNK = 128  # records looked at together; of 32 to 512 the fastest on benchmarks/mixture.py
+CHUNK = 128  # records looked at together; 64 was slower on the rounds of benchmarks/mixture.py, 256 no faster
 LEAST = -9.0  # log of a responsibility, relative to the largest, below which it counts as zero
 _WIDE = 48  # columns from which on the first 12 tell too little about which component leads
 
@@ -108,9 +108,7 @@ def _open(whitening, X, columns, chunk):
         while opened < min(least, columns):
             groups = _groups_from(opened, columns)
             w0, l0 = k * depth * width, k * CHUNK * LANES
-            add_squares(
-                X, chunk.rows, n, whitening, w0, width, opened, groups, chunk.lanes, l0, chunk.sums
-            )
+            add_squares(X, chunk.rows, n, whitening, w0, width, opened, groups, chunk.lanes, l0, chunk.sums)
             opened += groups * LANES
         for r in range(n):
             chunk.squares[k, r] = chunk.sums[r]
@@ -172,7 +170,7 @@ def _place(whitening, k, X, columns, count, at, chunk):
 @device
 def _close(log_weight, whitening, k, X, columns, opened, chunk):
     """Add the other columns of component k in records in which it may count and was not the guess."""
-    K, depth, width = whitening.shape
+    depth, width = whitening.shape[1:]
     sums, best, squares, rows = chunk.sums, chunk.best, chunk.squares, chunk.rivals[k]
     count = 0
     for r in range(len(X)):

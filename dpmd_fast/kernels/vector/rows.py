@@ -1,4 +1,4 @@
-"""Products of rows that may lie anywhere with a matrix, and their squares, with the same bits on every machine.
+"""Products of chosen rows with a matrix, and their squares, with the same bits on every machine.
 
 An element is a chain of fused multiply-adds from the first row of the matrix to the last: it depends on its
 row and its column alone. Rows are taken by fours, columns by four, eight or twelve.
@@ -155,7 +155,6 @@ def _make_square_tile(n_groups, values):
     return plain_tile if JIT_DISABLED else tile
 
 
-
 def _make_gap_tile(n_groups):
     """Return an intrinsic for products T as in `_make_row_tile`, and of these with the rows they come from.
 
@@ -235,7 +234,7 @@ _g1, _g2, _g3 = (_make_gap_tile(j) for j in (1, 2, 3))
 
 @device(inline=True)
 def affine_rows(X, rows, count, S, s0, W, U):
-    """Set U[i] = S[s0:] + X[rows[i]] W for i < count, each element in one order, a chain of fused multiply-adds.
+    """Set U[i] = S[s0:] + X[rows[i]] W for i < count, each element in one order.
 
     `rows` and U must have room for a multiple of four; what `rows` holds beyond `count` are rows of X.
     """

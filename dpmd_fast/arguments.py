@@ -232,6 +232,8 @@ def check_memory(locations: int, columns: int) -> None:
 
 def check_range(name: str, array: Points, *, missing: bool = False) -> None:
     """Refuse infinities, values whose squares would overflow and, unless they may be `missing`, NaN."""
+    if array.size and float(array.min()) >= -LARGEST and float(array.max()) <= LARGEST:  # never true of NaN
+        return
     if missing:
         if np.isinf(array).any():
             raise UserValueError(f"{name} contains infinity: all values must be finite, or NaN where missing")

@@ -7,7 +7,8 @@
 
     vector/        micro-kernels in LLVM, with NumPy twins
       lanes        vectors of four doubles: fixed-order sums, small moves
-      tiles        register tiles: Gram matrices, symmetric products, products in fixed order
+      tiles        register tiles: Gram matrices, symmetric products
+      rows         products of chosen rows and their squares, in fixed order
       elementary   exponential and logarithm, with the same bits everywhere
       bits         bit masks of 64 candidates
       gather       neighbours in one leaf: who they are, what they add up to
@@ -41,6 +42,8 @@
                       moments      clipped moments at locations
                       residuals    of what a map leaves over, at charts
                       features     of one vector per record
+                      responsibilities  which components of a mixture count for a record
+                      mixtures     clipped moments in the frames of components
                       exact        the sums themselves, block by block
 
     noise/         normal variates from a buffer of random words

@@ -24,7 +24,7 @@ from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.mixture.blocks import expect_missing, take_block
 from dpmd_fast.kernels.mixture.components import PosteriorComponents, make_components
 from dpmd_fast.kernels.mixture.densities import complete_logs, set_shares
-from dpmd_fast.kernels.mixture.moments import multiply_counting, set_moments
+from dpmd_fast.kernels.mixture.moments import multiply_counting, note_all, set_moments
 
 __all__ = ["PosteriorComponents", "fill_missing", "log_densities", "make_components", "posterior"]
 
@@ -34,13 +34,19 @@ _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def posterior(
-    components: PosteriorComponents, Z: np.ndarray, *, deviations: bool, n_threads: int | None = None
+    components: PosteriorComponents,
+    Z: np.ndarray,
+    *,
+    deviations: bool,
+    n_threads: int | None = None,
+    out: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Return means (n, D), deviations (n, D) if asked for, and log densities (n,) of what is there.
 
-    NaN in `Z` is a missing value. A row without any value gets the moments of the mixture, and 0.
+    NaN in `Z` is a missing value. A row without any value gets the moments of the mixture, and 0. Means are
+    put into `out` if it is given: contiguous, float64, and not the memory of `Z`.
     """
-    means = np.empty(Z.shape)
+    means = np.empty(Z.shape) if out is None else out
     spreads = np.empty(Z.shape if deviations else (0, 0))
     densities = np.empty(len(Z))
     _run(components, Z, means, spreads, densities, n_threads)
@@ -85,10 +91,10 @@ def _run(components, Z, means, spreads, densities, n_threads):
 
 def _by_pattern(Z: np.ndarray) -> np.ndarray:
     """Return an order of rows in which those with the same missing columns follow each other."""
+    if not np.isnan(Z.min()):
+        return np.arange(len(Z))
     gone = np.isnan(Z)
     some = gone.any(axis=1)
-    if not some.any():
-        return np.arange(len(Z))
     rows = np.flatnonzero(some)
     bits = np.packbits(gone[rows], axis=1)
     words = np.zeros((len(rows), -(-bits.shape[1] // 8) * 8), np.uint8)
@@ -108,8 +114,9 @@ def _posterior_block(components, Z, order, means, spreads, densities):
             logs[k, r] = components.log_weights[k]
     if block.fills.shape[2] > 0:
         expect_missing(components, block, logs)
+    count = 0
     pairs, terms = np.empty((K * n, 2), np.int64), np.empty((K * n + 4, width))
-    count = complete_logs(components, block, logs, pairs, terms)
+    complete_logs(components, block, logs, terms)
     set_shares(logs, best, shares)
     for r in range(n):
         there = D - block.counts[r]
@@ -117,6 +124,8 @@ def _posterior_block(components, Z, order, means, spreads, densities):
     if len(means) > 0:
         if not components.direct:
             count = multiply_counting(components, block, shares, pairs, terms)
+        elif block.fills.shape[2] > 0 or len(spreads) > 0:
+            count = note_all(n, pairs)
         set_moments(components, block, shares, pairs[:count], terms, Z, order, means, spreads)
 
 

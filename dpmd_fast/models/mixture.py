@@ -216,6 +216,8 @@ class Mixture:
 
 
 def _is_lazy(X: Any) -> bool:
+    if type(X) is np.ndarray:
+        return False
     from dpmd_fast.tables.lazy import is_lazy
 
     return is_lazy(X)
@@ -223,6 +225,8 @@ def _is_lazy(X: Any) -> bool:
 
 def _is_frame(X: Any) -> bool:
     """Return True for all but arrays."""
+    if type(X) is np.ndarray:
+        return False
     from dpmd_fast.tables.frames import is_table
 
     return is_table(X) or _is_lazy(X)

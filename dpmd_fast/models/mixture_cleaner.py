@@ -73,36 +73,43 @@ class MixtureCleaner:
         largest = float(np.finfo(moved.dtype).max)
         for part in _parts(points):
             block = np.asarray(points[part], dtype=np.float64)
-            gone = np.isnan(block)
-            incomplete = bool(gone.any())
-            if incomplete and self.missing == "refuse":
+            gone = np.isnan(block) if np.isnan(block.min()) else None
+            if gone is not None and self.missing == "refuse":
                 raise _missing_values(name, self.column_names, gone)
-            result, spread, clipped = self._cleaned(block, n_threads, name, with_deviations)
-            good = (np.abs(result) <= largest).all(axis=1)
-            if spread is not None:
-                good &= (spread <= largest).all(axis=1)
-            if incomplete:
-                status[part][gone.any(axis=1)] = FILLED if self.missing == "fill" else MISSING
-            if incomplete and self.missing == "keep":
-                result[gone] = np.nan
+            target: Any = moved[part] if moved.dtype == np.float64 else None
+            result, spread, clipped = self._cleaned(block, n_threads, name, with_deviations, target)
+            failed = _beyond(largest, result, spread)
             if clipped is not None:
                 status[part][clipped] = CLIPPED
-            if not good.all():
-                status[part][~good] = FAILED
-                result[~good] = block[~good]
+            if gone is not None:
+                status[part][gone.any(axis=1)] = FILLED if self.missing == "fill" else MISSING
+            if gone is not None and self.missing == "keep":
+                result[gone] = np.nan
+            if failed is not None:
+                status[part][failed] = FAILED
+                result[failed] = block[failed]
                 if spread is not None:
-                    spread[~good] = np.nan
-            moved[part] = result
+                    spread[failed] = np.nan
+            if result is not target:
+                moved[part] = result
             if deviations is not None:
                 deviations[part] = spread
         return moved, deviations, status
 
     def _cleaned(
-        self, block: Floats, n_threads: int | None, name: str, with_deviations: bool
+        self,
+        block: Floats,
+        n_threads: int | None,
+        name: str,
+        with_deviations: bool,
+        target: Floats | None,
     ) -> tuple[Floats, Floats | None, Flags | None]:
-        """Return means and deviations of a block in original units, and which rows were clipped."""
+        """Return means and deviations of a block in original units, and which rows were clipped.
+
+        The means may be put into `target`.
+        """
         if self.preprocess is None:
-            return *self._expected(block, n_threads, with_deviations), None
+            return *self._expected(block, n_threads, with_deviations, target), None
         spread: Floats | None = None
 
         def move(inside: Floats) -> tuple[Floats, Flags]:
@@ -110,13 +117,15 @@ class MixtureCleaner:
             means, spread = self._expected(inside, n_threads, with_deviations)
             return means, np.ones(len(means), np.bool_)
 
-        result, _, clipped = self.preprocess.moved(block, move, name)
+        result, _, clipped = self.preprocess.moved(block, move, name, keep_beyond=True)
         return result, _original_deviations(self.preprocess, result, spread), clipped
 
     def _expected(
-        self, inside: Floats, n_threads: int | None, with_deviations: bool
+        self, inside: Floats, n_threads: int | None, with_deviations: bool, target: Floats | None = None
     ) -> tuple[Floats, Floats | None]:
-        return posterior(self.components, inside, deviations=with_deviations, n_threads=n_threads)[:2]
+        return posterior(
+            self.components, inside, deviations=with_deviations, n_threads=n_threads, out=target
+        )[:2]
 
 
 class MixtureScorer:
@@ -195,6 +204,15 @@ def _original_deviations(preprocess: Preprocessor, values: Floats, spread: Float
     out: Floats = spread * np.array(preprocess.scale)
     out[:, logged] *= values[:, logged]
     return out
+
+
+def _beyond(largest: float, result: Floats, spread: Floats | None) -> Flags | None:
+    """Return which rows have a number beyond `largest` or NaN; None if no row has."""
+    parts = [result] if spread is None else [result, spread]
+    if all(-largest <= part.min() and part.max() <= largest for part in parts):  # never true of NaN
+        return None
+    good = np.logical_and.reduce([(np.abs(part) <= largest).all(axis=1) for part in parts])
+    return np.asarray(~good)
 
 
 def _missing_values(name: str, names: tuple[str, ...] | None, gone: Flags) -> UserValueError:

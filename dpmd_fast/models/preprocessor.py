@@ -246,7 +246,12 @@ class Preprocessor:
         return out
 
     def moved(
-        self, points: Floats, move: Callable[[Floats], tuple[Floats, Flags]], name: str = "Z"
+        self,
+        points: Floats,
+        move: Callable[[Floats], tuple[Floats, Flags]],
+        name: str = "Z",
+        *,
+        keep_beyond: bool = False,
     ) -> tuple[Floats, Flags, Flags]:
         """Move public points by a map of preprocessed units.
 
@@ -254,15 +259,20 @@ class Preprocessor:
 
         A coordinate that `move` does not change keeps its value to the last bit, even beyond the limit. Any
         other is converted back from its new value: ``forward(moved) = move(forward(points))``. NaN, a missing
-        value, is handed to `move` as it is.
+        value, is handed to `move` as it is. With `keep_beyond`, a coordinate beyond the limit is moved by as
+        much as one at the limit.
         """
         self._check_positive(name, points)
         scaled = self._scaled(points)
         before = self._clipped(scaled)
         after, reached = move(before)
+        outside = np.abs(scaled) > self.clip
+        clipped: Flags = np.any(outside, axis=1)
+        if keep_beyond and clipped.any():
+            after = np.where(outside, after + (scaled - before), after)
+            before = np.where(outside, scaled, before)
         with np.errstate(over="ignore"):
             out = np.where(after == before, points, self._original(after))
-        clipped: Flags = np.any(np.abs(scaled) > self.clip, axis=1)
         return out, reached, clipped
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,25 +15,23 @@ import numpy as np
 from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.mixture.blocks import fill_in
 from dpmd_fast.kernels.vector.elementary import fixed_exp, fixed_log
-from dpmd_fast.kernels.vector.lanes import LANES, fixed_gap_dot
-from dpmd_fast.kernels.vector.tiles import affine_rows, groups_from, square_rows
+from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.vector.rows import (
+    affine_rows,
+    affine_rows_and_forms,
+    groups_from,
+    round_up,
+    square_rows,
+)
 
 _DROPPED = -40.0  # log of a share that does not count
-
-
-@device(inline=True)
-def _round_up(rows, count):
-    """Repeat the last of some rows up to a multiple of four."""
-    while count % 4:
-        rows[count] = rows[count - 1]
-        count += 1
 
 
 @device
 def multiply(components, block, k, rows, count, at, pairs, terms):
     """Set terms[at:] to the products of some rows with the steps of component k, and note the pairs."""
     width = terms.shape[1]
-    _round_up(rows, count)
+    round_up(rows, count)
     affine_rows(block.Z, rows, count, components.stepped, k * width, components.steps[k], terms[at:])
     for i in range(count):
         pairs[at + i, 0] = k
@@ -45,7 +43,7 @@ def _add_squares(components, block, k, rows, count, start, sums, squares):
     """Add a few columns, from `start`, to the squares of some rows; return the column to go on from."""
     width = block.Z.shape[1]
     groups = groups_from(start, width)
-    _round_up(rows, count)
+    round_up(rows, count)
     square_rows(
         block.Z, rows, count, components.whitened, k * width, components.whitening[k], start, groups, sums, 0
     )
@@ -55,25 +53,38 @@ def _add_squares(components, block, k, rows, count, start, sums, squares):
 
 
 @device
-def complete_logs(components, block, logs, pairs, terms):
+def complete_logs(components, block, logs, terms):
     """Complete the log densities (K, rows) of a block; of components that do not count, to upper bounds.
 
-    If `direct`, also set `terms` and `pairs` for all pairs of a component and a row; return their number.
+    If `direct`, also set `terms` for all pairs of a component and a row, one component after the other.
     """
     width = block.Z.shape[1]
     K, n = logs.shape
     rows, sums, squares = np.empty(n + 4, np.int64), np.empty(n + 4), np.zeros((K, n))
+    lanes = np.empty(4 * LANES)
     for r in range(n):
         rows[r] = r
+    round_up(rows, n)
     at = opened = 0
     for k in range(K):
         fill_in(block, k)
         if components.direct:
-            multiply(components, block, k, rows, n, at, pairs, terms)
+            kw, means = k * width, components.means
+            affine_rows_and_forms(
+                block.Z,
+                rows,
+                n,
+                components.stepped,
+                kw,
+                components.steps[k],
+                means,
+                kw,
+                terms[at:],
+                lanes,
+                sums,
+            )
             for r in range(n):
-                squares[k, r] = fixed_gap_dot(
-                    block.Z, r * width, components.means, k * width, terms, (at + r) * width, width
-                )
+                squares[k, r] = sums[r]
             at += n
         else:
             opened = 0
@@ -84,7 +95,6 @@ def complete_logs(components, block, logs, pairs, terms):
     for k in range(K):
         for r in range(n):
             logs[k, r] -= 0.5 * squares[k, r]
-    return at
 
 
 @device
@@ -136,9 +146,9 @@ def set_shares(logs, best, shares):
         for r in range(n):
             low = logs[k, r] - best[r]
             share = fixed_exp(low)
-            share = 0.0 if low < _DROPPED else share
-            shares[k, r] = share
-            totals[r] += share
+            shares[k, r] = 0.0 if low < _DROPPED else share
+        for r in range(n):
+            totals[r] += shares[k, r]
     for r in range(n):
         best[r] += fixed_log(totals[r])
         totals[r] = 1.0 / totals[r]

@@ -38,6 +38,15 @@ def multiply_counting(components, block, shares, pairs, terms):
 
 
 @device
+def note_all(n, pairs):
+    """Note all pairs of a component and one of n rows, one component after the other; return their number."""
+    for p in range(len(pairs)):
+        pairs[p, 0] = p // n
+        pairs[p, 1] = p % n
+    return len(pairs)
+
+
+@device
 def set_moments(components, block, shares, pairs, terms, Z, order, means, spreads):
     """Set the moments of the rows of a block: mean = start + scale * sum over components of share * term."""
     D, width = len(components.origin), terms.shape[1]

@@ -8,10 +8,10 @@ one factor for all components (`clip.py`), and the responsibilities
 
     r_k = e_k / sum_l e_l,    e_k = exp(log_weight_k - |W_k^T (y - m_k)|^2 / 2),
 
-in which components far behind the best one count as zero. All of it is a function of the record and of
-released numbers: every sum has one order, products and sums are fused where the code says so and nowhere
-else, and the exponential is our own (`elementary.py`). So no bit depends on the block, the thread or the
-machine that a record is in.
+in which components far behind the best one count as zero (`responsibilities.py`). All of it is a function of
+the record and of released numbers: every sum has one order, products and sums are fused where the code says so
+and nowhere else, and the exponential is our own (`elementary.py`). So no bit depends on the block, the thread
+or the machine that a record is in.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ import numpy as np
 from dpmd_fast.kernels.jit import device, kernel, prange, resolve_threads, threads
 from dpmd_fast.kernels.sums.clip import Clipping, clip
 from dpmd_fast.kernels.sums.pairs import check_done
+from dpmd_fast.kernels.sums.responsibilities import CHUNK, find_components, make_chunk
 from dpmd_fast.kernels.vector.elementary import fixed_exp
 from dpmd_fast.kernels.vector.integers import pack_truncated, truncated_square
 from dpmd_fast.kernels.vector.lanes import LANES
-from dpmd_fast.kernels.vector.tiles import add_gram, multiply_upper_fixed
+from dpmd_fast.kernels.vector.tiles import add_gram
 
-_CHUNK = 32  # records whose coordinates in all frames are held at a time
 _PANEL = 32  # vectors of one component that are multiplied in one go
-_LEAST = -9.0  # log of a responsibility, relative to the largest, below which it counts as zero
 
 
 class MixtureFrames(NamedTuple):
@@ -66,7 +65,7 @@ def add_mixture_block(
 ) -> None:
     """Add the records `Y` to the upper blocks of `sums` (K, width, width)."""
     records = np.ascontiguousarray(Y, dtype=np.float64)
-    parts = max(1, min(resolve_threads(n_threads), -(-len(records) // _CHUNK)))
+    parts = max(1, min(resolve_threads(n_threads), -(-len(records) // CHUNK)))
     partial = np.zeros((parts, *sums.shape))
     done = np.zeros(parts, np.bool_)
     with threads(n_threads, chunk=1):
@@ -77,59 +76,34 @@ def add_mixture_block(
 
 
 @device
-def _square_length(U, start, width):
-    """Return the sum of squares of U[start : start + width], in four sums side by side."""
-    a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    for at in range(start, start + width, 4):
-        a += U[at] * U[at]
-        b += U[at + 1] * U[at + 1]
-        c += U[at + 2] * U[at + 2]
-        d += U[at + 3] * U[at + 3]
-    return (a + c) + (b + d)
+def _responsibilities(log_weights, chunk, r, c, roots):
+    """Set the square roots of the responsibilities of record r of a chunk.
 
-
-@device
-def _responsibilities(log_weights, U, i, width, c, logs, places, roots):
-    """Find the components of record i of a chunk and the square roots of its responsibilities.
-
-    Returns their number and the squared norm of what the record would add.
+    Returns the squared norm of what the record would add.
     """
-    K = len(log_weights)
-    best = -math.inf
-    for k in range(K):
-        logs[1, k] = _square_length(U, (k * _CHUNK + i) * width, width)
-        logs[0, k] = log_weights[k] - 0.5 * logs[1, k]
-        if logs[0, k] > best:
-            best = logs[0, k]
-    if not best > -math.inf:
-        return 0, 0.0
-    count = 0
+    count, own = chunk.counts[r], chunk.components[r]
     total = 0.0
-    for k in range(K):
-        behind = logs[0, k] - best
-        if behind > _LEAST:
-            e = fixed_exp(behind)
-            total += e
-            places[count] = k
-            roots[count] = e
-            count += 1
+    for j in range(count):
+        k = own[j]
+        e = fixed_exp((log_weights[k] - 0.5 * chunk.squares[k, r]) - chunk.best[r])
+        total += e
+        roots[j] = e
     square = 0.0
     for j in range(count):
-        r = roots[j] / total
-        norm = r * (logs[1, places[j]] + c)
+        share = roots[j] / total
+        norm = share * (chunk.squares[own[j], r] + c)
         square += norm * norm
-        roots[j] = math.sqrt(r)
-    return count, square
+        roots[j] = math.sqrt(share)
+    return square
 
 
 @device(inline=True)
 def _measure(record, scales, count, squares):
     """Set squares[j] = v . v at each component of a record, for `clip`."""
-    U, i, width, lead, places, zeros = record
+    U, width, lead, starts, zeros = record
     for j in range(count):
         last = np.trunc(scales[j] * lead)
-        start = (np.int64(places[j]) * _CHUNK + i) * width
-        squares[j] = truncated_square(U, start, zeros, 0, scales[j], width) + last * last
+        squares[j] = truncated_square(U, starts[j], zeros, 0, scales[j], width) + last * last
 
 
 @device
@@ -137,34 +111,28 @@ def _add_rows(log_weights, whitening, c, clipping, Y, first, last, sums):
     """Add the records first to last - 1 to `sums`."""
     K, depth, width = whitening.shape
     D, groups, lead = depth - 1, width // LANES, math.sqrt(c)
-    X = np.zeros((_CHUNK, depth))
-    U = np.zeros((K, _CHUNK, width))
-    flat = U.reshape(-1)
+    chunk = make_chunk(K, width)
     panel = np.zeros((K, groups, _PANEL, LANES))
     filled = np.zeros(K, np.int64)
-    logs, zeros = np.empty((2, K)), np.zeros(width)
-    places, roots = np.empty(K, np.int64), np.empty(K)
-    scales, squares = np.empty(K), np.empty(K)
+    zeros, starts = np.zeros(width), np.empty(K, np.int64)
+    roots, scales, squares = np.empty(K), np.empty(K), np.empty(K)
+    record = chunk.U, width, lead, starts, zeros
     group, lane = D // LANES, D % LANES
-    X[:, 0] = 1.0
-    for start in range(first, last, _CHUNK):
-        rows = min(_CHUNK, last - start)
-        for i in range(rows):
-            for d in range(D):
-                X[i, d + 1] = Y[start + i, d]
-        for k in range(K):
-            multiply_upper_fixed(X, rows, depth, whitening[k], U[k], width, 1)
-        for i in range(rows):
-            count, square = _responsibilities(log_weights, flat, i, width, c, logs, places, roots)
-            record = flat, i, width, lead, places, zeros
+    for start in range(first, last, CHUNK):
+        rows = min(CHUNK, last - start)
+        find_components(log_weights, whitening, Y[start : start + rows], chunk)
+        for r in range(rows):
+            count = chunk.counts[r]
+            square = _responsibilities(log_weights, chunk, r, c, roots)
+            for j in range(count):
+                starts[j] = chunk.places[chunk.components[r, j], r] * width
             if not clip(_measure, record, roots, count, math.sqrt(square), 1.0, clipping, scales, squares):
                 continue
             for j in range(count):
-                k = places[j]
+                k = chunk.components[r, j]
                 slot = filled[k]
                 at = (k * groups * _PANEL + slot) * LANES
-                u0 = (k * _CHUNK + i) * width
-                pack_truncated(flat, u0, zeros, 0, scales[j], panel, at, LANES * _PANEL, groups)
+                pack_truncated(chunk.U, starts[j], zeros, 0, scales[j], panel, at, LANES * _PANEL, groups)
                 panel[k, group, slot, lane] = math.trunc(scales[j] * lead)
                 filled[k] = slot + 1
                 if slot + 1 == _PANEL:

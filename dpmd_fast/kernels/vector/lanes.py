@@ -295,26 +295,6 @@ def _make_add_multiple(multiply_add):
 
 
 @intrinsic
-def _fixed_gap_dot(typingctx, A, a0, B, b0, Y, y0, count):
-    """Return the sum of (A[a0 + i] - B[b0 + i]) Y[y0 + i] over i < count, a multiple of four."""
-    i64 = types.int64
-    sig = types.float64(A, i64, B, i64, Y, i64, i64)
-
-    def codegen(context, builder, signature, args):
-        A, a0, B, b0, Y, y0, count = args
-        pa = pointer_to(context, builder, signature.args[0], A, a0)
-        pb = pointer_to(context, builder, signature.args[2], B, b0)
-        py = pointer_to(context, builder, signature.args[4], Y, y0)
-        total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
-        with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
-            a, b, y = (load(builder, builder.gep(source, [i])) for source in (pa, pb, py))
-            builder.store(fixed_fused(builder, builder.fsub(a, b), y, builder.load(total)), total)
-        return horizontal_sum(builder, builder.load(total))
-
-    return sig, codegen
-
-
-@intrinsic
 def _combine_fixed(typingctx, factors, f0, sf, X, x0, sx, count, Y, y0, length):
     """Set Y[y0 + i] to the sum over k < count of factors[f0 + k sf] X[x0 + k sx + i], i < length."""
     i64 = types.int64
@@ -344,11 +324,6 @@ def _plain_combine_fixed(factors, f0, sf, X, x0, sx, count, Y, y0, length):
     for k in range(count):
         total += factors.reshape(-1)[f0 + k * sf] * X.reshape(-1)[x0 + k * sx : x0 + k * sx + length]
     Y.reshape(-1)[y0 : y0 + length] = total
-
-
-def _plain_fixed_gap_dot(A, a0, B, b0, Y, y0, count):
-    gap = A.reshape(-1)[a0 : a0 + count] - B.reshape(-1)[b0 : b0 + count]
-    return float(np.dot(gap, Y.reshape(-1)[y0 : y0 + count]))
 
 
 def _plain_dot(A, a0, B, b0, count):
@@ -403,5 +378,4 @@ add_multiple = _plain_add_multiple if JIT_DISABLED else _make_add_multiple(fused
 # with the same bits on every machine
 fixed_dot = _plain_dot if JIT_DISABLED else _fixed_dot
 combine_fixed = _plain_combine_fixed if JIT_DISABLED else _combine_fixed
-fixed_gap_dot = _plain_fixed_gap_dot if JIT_DISABLED else _fixed_gap_dot
 add_multiple_fixed = _plain_add_multiple if JIT_DISABLED else _make_add_multiple(fixed_fused)

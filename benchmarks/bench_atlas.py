@@ -33,7 +33,14 @@ class Release(Suite):
         self.time_release_atlas(D)
 
     def time_release_atlas(self, D):
-        release_atlas(self.sample.references, self.sample.queries, dim=2, budget=GENEROUS, n_threads=THREADS)
+        release_atlas(
+            self.sample.references,
+            self.sample.queries,
+            dim=2,
+            budget=GENEROUS,
+            accept_risk=True,
+            n_threads=THREADS,
+        )
 
     def peakmem_release_atlas(self, D):
         self.time_release_atlas(D)
@@ -48,7 +55,9 @@ class Transform(Suite):
 
     def setup(self, D, threads):
         shape, sample = sample_of(D)
-        self.atlas = release_atlas(sample.references, sample.queries, dim=2, budget=GENEROUS, seed=0)
+        self.atlas = release_atlas(
+            sample.references, sample.queries, dim=2, budget=GENEROUS, seed=0, accept_risk=True
+        )
         rng = np.random.default_rng(1)
         self.Z = shape.sample(MANY, rng) + bounded_noise(MANY, D, 0.2, rng)
         self.atlas.transform(self.Z[:100], n_threads=threads)
@@ -68,7 +77,9 @@ class File(Suite):
         _, sample = sample_of(D)
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "atlas.dpmd"
-        self.atlas = release_atlas(sample.references, sample.queries, dim=2, budget=GENEROUS, seed=0)
+        self.atlas = release_atlas(
+            sample.references, sample.queries, dim=2, budget=GENEROUS, seed=0, accept_risk=True
+        )
         self.atlas.save(self.path)
 
     def teardown(self, D):
@@ -101,5 +112,7 @@ class Accuracy(Suite):
 
     def track_error(self, shape):
         Y, Z = self.sample.references, self.sample.queries
-        atlas = release_atlas(Y, Z, dim=self.shape.dim, budget=self.budget, seed=0, n_threads=THREADS)
+        atlas = release_atlas(
+            Y, Z, dim=self.shape.dim, budget=self.budget, accept_risk=True, seed=0, n_threads=THREADS
+        )
         return float(distance_to_manifold(atlas.transform(Z), self.shape).mean())

@@ -21,7 +21,7 @@ import numpy as np
 from dpmd_fast import Budget, release_atlas
 angles = np.random.default_rng(0).uniform(0.0, 6.2832, 2_000)
 points = np.column_stack([np.cos(angles), np.sin(angles)])
-atlas = release_atlas(points[50:], points[:50] + 0.01, dim=1, budget=Budget(1.0, 1e-6))
+atlas = release_atlas(points[50:], points[:50] + 0.01, dim=1, budget=Budget(1.0, 1e-6), accept_risk=True)
 atlas.transform(points[:50])
 """
 

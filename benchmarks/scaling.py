@@ -86,13 +86,26 @@ def make_call(cell: Cell, folder: Path) -> tuple[Callable[[], Any], Atlas | None
         return partial(call, str(records_path(folder, cell)), **options), None
     if cell.route == "atlas":
         anchors = np.load(records_path(folder, cell).with_suffix(".npz"))["locations"][: cell.m]
-        call = partial(release_atlas, anchors=anchors, bandwidth=cell.bandwidth, dim=cell.d, rounds=3)
+        call = partial(
+            release_atlas,
+            anchors=anchors,
+            bandwidth=cell.bandwidth,
+            dim=cell.d,
+            rounds=3,
+            accept_risk=True,
+        )
         call(np.repeat(anchors, 5, axis=0), **options)
         return partial(call, str(records_path(folder, cell)), on_invalid="drop", **options), None
     if cell.route == "transform":
         sample = simulate(shape, 20_000, 4_000, SIGMA, rng)
         atlas = release_atlas(
-            sample.references, sample.queries, bandwidth=cell.bandwidth, dim=cell.d, budget=BUDGET, rounds=3
+            sample.references,
+            sample.queries,
+            bandwidth=cell.bandwidth,
+            dim=cell.d,
+            budget=BUDGET,
+            rounds=3,
+            accept_risk=True,
         )
         points = shape.sample(cell.m, rng) + bounded_noise(cell.m, cell.D, 0.2, rng)
         atlas.transform(points[:100], n_threads=cell.threads)

@@ -45,7 +45,8 @@ def sample(rows, spread):
     return shape.sample(rows, rng) + bounded_noise(rows, columns, float(spread), rng)
 names = [f"x{j}" for j in range(columns)]
 reference = pa.table(dict(zip(names, sample(records, sigma).T)))
-release_atlas(reference, sample(anchors, noise), dim=2, budget=Budget(1.0, 1e-6)).save(folder + "/atlas.dpmd")
+atlas = release_atlas(reference, sample(anchors, noise), dim=2, budget=Budget(1.0, 1e-6), accept_risk=True)
+atlas.save(folder + "/atlas.dpmd")
 schema = pa.schema([(name, pa.float64()) for name in names], metadata={"origin": "simulated"})
 for rows in map(int, sizes):
     with pq.ParquetWriter(f"{folder}/{rows}.parquet", schema) as writer:

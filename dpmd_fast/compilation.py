@@ -38,13 +38,21 @@ def _run_all(rng: np.random.Generator) -> None:
         for mechanism in ("moments", "projector"):
             private = DPManifoldDenoiser(bandwidth=3.0, dim=1, budget=budget, mechanism=mechanism)
             private.fit(reference).transform(queries)
-        release_atlas(reference, anchors, dim=1, budget=Budget(50.0, 1e-3), bandwidth=3.0, rounds=2)
+        release_atlas(
+            reference,
+            anchors,
+            dim=1,
+            budget=Budget(50.0, 1e-3),
+            bandwidth=3.0,
+            rounds=2,
+            accept_risk=True,
+        )
         dp_projector(reference, queries[0], 3.0, 1, budget)
         gradient_descent(reference, queries, 3.0, 1, steps=2)
         count_neighbors(build_index(reference, 3.0), queries)
     records = rng.normal(size=(1000, 3))
     records[::7, 1] = np.nan
-    mixture = release_mixture(records, budget=Budget(50.0, 1e-4), components=2, rounds=1)
+    mixture = release_mixture(records, budget=Budget(50.0, 1e-4), components=2, rounds=1, accept_risk=True)
     for rows in (1, 1000):  # few rows are worked on by one thread
         for points in (records[:rows], np.nan_to_num(records[:rows])):
             mixture.posterior(points, 0.5)

@@ -31,7 +31,6 @@ from dpmd_fast import (
     empirical_sensitivity,
     gradient_descent,
     plan,
-    plan_mixture,
     private_preprocessor,
     release_atlas,
     release_mixture,
@@ -217,8 +216,19 @@ def mixtures() -> dict[str, str]:
         out[f"{name}: one row, one thread"] = digest(mixture.transform(X[5:6], 0.5, 1))
         out[f"{name}: posterior, float32"] = digest(*mixture.posterior(X.astype(np.float32), 0.2))
         out[f"{name}: densities"] = digest(mixture.score_samples(X, 0.3), mixture.sample(50, seed=SEED))
-    foreseen = plan_mixture(clusters(300, 6, 0.1, 4), 20000, budget=BUDGET, noise=0.5)
-    out["plan of a mixture"] = digest(*(value for value in vars(foreseen).values()))
+    foreseen = plan(clusters(300, 6, 0.1, 4), 20000, budget=BUDGET, noise=0.5)
+    assert foreseen.mixture is not None
+    out["plan of a mixture"] = digest(
+        foreseen.verdict,
+        foreseen.advice,
+        foreseen.raw_error,
+        foreseen.predicted_error,
+        foreseen.public_only_error,
+        foreseen.components,
+        foreseen.rounds,
+        foreseen.signal_to_noise,
+        list(foreseen.mixture.by_column),
+    )
     return out
 
 
@@ -273,7 +283,13 @@ def plans() -> dict[str, str]:
     for columns in (2, 12):
         made = plan(circle(300, columns, 0.1, 4), 20000, dim=1, budget=BUDGET)
         out[f"plan {columns}"] = digest(
-            made.bandwidth, made.rounds, made.anchors, made.signal_to_noise, made.noise_error, made.mu2
+            made.bandwidth,
+            made.rounds,
+            made.anchors,
+            made.signal_to_noise,
+            made.noise_error,
+            made.mu2,
+            made.verdict,
         )
     return out
 

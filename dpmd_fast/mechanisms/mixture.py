@@ -195,8 +195,8 @@ def release_mixture(
     with mechanism.failing_safely(), single_blas():
         made = _run(mechanism, recipe, budget.mu, fill=on_missing == "fill")
         verdict = None
-        if deviations is not None:
-            verdict = mixture_outcome(made.model, deviations, predicted.verdict)
+        if deviations is not None and errors is not None:
+            verdict = mixture_outcome(made.model, deviations, errors, predicted.verdict)
     guarantee, spends = with_preprocessing(mechanism.guarantee, made.spends, preprocess)
     names = source.column_names
     return Mixture(

@@ -52,6 +52,8 @@ class Plan:
     verdict : "helps", "no gain", "harm likely" or "not enough records"
     model : "atlas", "mixture" or "nothing"
         What to release.
+    candidate : "atlas" or "mixture"
+        The better model, whether it helps or not: what is released if the risk is accepted.
     advice : str
         What was chosen and why, in one or two sentences.
     raw_error, predicted_error, public_only_error : float
@@ -70,6 +72,7 @@ class Plan:
 
     verdict: str
     model: str
+    candidate: str
     advice: str
     raw_error: float
     predicted_error: float
@@ -82,13 +85,10 @@ class Plan:
     seconds: float  # rough time of an atlas's sums on one core; reading adds to it
 
     @property
-    def candidate(self) -> str:
-        """The better model, whether it helps or not: what is released if the risk is accepted."""
-        return _better(self.atlas, self.mixture)[0]
-
-    @property
     def _chosen(self) -> AtlasPrediction | MixturePrediction:
-        return _better(self.atlas, self.mixture)[1]
+        chosen = self.atlas if self.candidate == "atlas" else self.mixture
+        assert chosen is not None
+        return chosen
 
     @property
     def rounds(self) -> int:
@@ -138,21 +138,33 @@ class PublicSide(NamedTuple):
     units: Preprocessor
     noise: Floats  # (D,)
     errors: PublicErrors
+    scale: Floats  # (D,), units in which an atlas works for one of the above
 
     @property
-    def ratio(self) -> float:
-        """Error of the best that the points can do by themselves over their own."""
-        raw = root(self.errors.raw)
-        return root(self.errors.alone) / raw if raw > 0.0 else math.nan
+    def noise_for_atlas(self) -> Floats:
+        """The noise (D,) in the units in which an atlas works: those of the data without a preprocessor."""
+        return self.noise * self.scale
+
+    @property
+    def alone_for_atlas(self) -> float:
+        """Error of the best that the points can do by themselves, in the units in which an atlas works."""
+        return root(self.errors.alone * self.scale**2)
 
 
 def judge_public(
-    points: Floats, names: tuple[str, ...] | None, noise: Any, preprocess: Preprocessor | None, name: str
+    points: Floats,
+    names: tuple[str, ...] | None,
+    noise: Any,
+    preprocess: Preprocessor | None,
+    name: str,
+    n_threads: int | None,
 ) -> PublicSide:
     """Judge public points (m, D) in original units, NaN where missing, called `name` in messages."""
     units = units_of(points, names, name) if preprocess is None else preprocess
     deviations = checked_noise(noise, points.shape[1], units.column_names, units)
-    return PublicSide(units, deviations, judge_queries(units.forward_block(points, name), deviations))
+    inside = units.forward_block(points, name)
+    scale = np.array(units.scale) if preprocess is None else np.ones(len(deviations))
+    return PublicSide(units, deviations, judge_queries(inside, deviations, n_threads), scale)
 
 
 def plan(
@@ -216,12 +228,15 @@ def plan(
     cover = checked_cover(cover)
     if model == "mixture" and noise is None:
         raise UserValueError("noise = None: must be given to weigh a mixture", argument="noise")
-    public = None if noise is None else judge_public(points, names, noise, preprocess, "anchors")
+    public = None if noise is None else judge_public(points, names, noise, preprocess, "anchors", n_threads)
     atlas = mixture = None
     complete = not np.isnan(points).any()
     if model == "atlas" and not complete:
         checked_points("anchors", anchors)  # refuses missing values
-    if model != "mixture" and complete and points.shape[1] > 1 and (public is None or public.noise.any()):
+    weighed = complete and points.shape[1] > 1
+    if weighed and public is not None:  # if not, there is a mixture to weigh
+        weighed = len(points) >= points.shape[1] + 2 and bool(public.noise.any())
+    if model == "atlas" or (model == "auto" and weighed):
         Z = thinned(points if preprocess is None else preprocess.forward_block(points, "anchors"))
         check_anchors(Z, d)
         atlas = predict_atlas(
@@ -232,8 +247,8 @@ def plan(
             bandwidth=h,
             cover=cover,
             adjacency=adjacency,
-            noise=noise_for_atlas(public, preprocess),
-            public_ratio=math.nan if public is None else public.ratio,
+            noise=None if public is None else public.noise_for_atlas,
+            alone=math.nan if public is None else public.alone_for_atlas,
             n_threads=n_threads,
         )
     if model != "atlas" and public is not None:
@@ -253,17 +268,13 @@ def plan(
     return _plan(atlas, mixture, public, n, budget)
 
 
-def noise_for_atlas(public: PublicSide | None, preprocess: Preprocessor | None) -> Floats | None:
-    """Return the noise in the units in which an atlas works: those of the data without a preprocessor."""
-    if public is None:
-        return None
-    return public.noise if preprocess is not None else public.noise * np.array(public.units.scale)
-
-
 def _better(
-    atlas: AtlasPrediction | None, mixture: MixturePrediction | None
+    atlas: AtlasPrediction | None, mixture: MixturePrediction | None, public: PublicSide | None
 ) -> tuple[str, AtlasPrediction | MixturePrediction]:
-    """Return the model that helps more; if none helps, the one that does less harm."""
+    """Return the model that helps more; if none helps, the one that does less harm.
+
+    Both are compared in the units in which an atlas works.
+    """
     weighed: list[tuple[str, AtlasPrediction | MixturePrediction]] = []
     if atlas is not None:
         weighed.append(("atlas", atlas))
@@ -272,7 +283,13 @@ def _better(
 
     def rank(one: tuple[str, AtlasPrediction | MixturePrediction]) -> tuple[int, float]:
         made = one[1]
-        ratio = made.predicted_error / made.raw_error if made.raw_error > 0.0 else math.nan
+        if isinstance(made, AtlasPrediction) and made.search is None:  # it makes no sense for these points
+            return len(WORDS), math.inf
+        raw, predicted = made.raw_error, made.predicted_error
+        if isinstance(made, MixturePrediction) and public is not None:
+            raw = root(public.errors.raw * public.scale**2)
+            predicted = root((np.array(made.by_column) * public.scale) ** 2)
+        ratio = predicted / raw if raw > 0.0 else math.nan
         return WORDS.index(made.verdict.word), math.inf if math.isnan(ratio) else ratio
 
     return min(weighed, key=rank)
@@ -285,12 +302,12 @@ def _plan(
     n: int,
     budget: Budget,
 ) -> Plan:
-    name, chosen = _better(atlas, mixture)
+    name, chosen = _better(atlas, mixture, public)
     raw, predicted, alone = chosen.raw_error, chosen.predicted_error, chosen.public_only_error
     columns: tuple[ColumnError, ...] = ()
     if public is not None:
         raw = root(public.errors.raw)
-        if name == "atlas":  # in the units of the others
+        if name == "atlas" and chosen.raw_error > 0.0:  # in the units of the others
             ratio = chosen.predicted_error / chosen.raw_error
             predicted, alone = ratio * raw, raw * chosen.public_only_error / chosen.raw_error
         columns = _columns(public, chosen, predicted / raw if raw > 0.0 else 1.0)
@@ -302,6 +319,7 @@ def _plan(
     return Plan(
         verdict=chosen.verdict.word,
         model=name if chosen.verdict.word == HELPS else "nothing",
+        candidate=name,
         advice=_advice(name, chosen.verdict, atlas, mixture),
         raw_error=raw,
         predicted_error=predicted,

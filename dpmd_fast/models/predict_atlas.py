@@ -78,12 +78,12 @@ def predict_atlas(
     cover: float,
     adjacency: Adjacency,
     noise: Floats | None,
-    public_ratio: float = math.nan,
+    alone: float = math.nan,
     n_threads: int | None,
 ) -> AtlasPrediction:
     """Predict an atlas of `n` records around complete public points `Z` with `noise` (D,), if it is known.
 
-    `public_ratio` is the error of other methods on the public points alone, over that of the points.
+    `alone` is the error of a value after other methods on the public points alone, NaN if it is not known.
     """
     distinct = len(np.unique(Z, axis=0))
     if distinct < LEAST_PUBLIC:
@@ -92,6 +92,8 @@ def predict_atlas(
             dim,
             noise,
         )
+    if noise is not None and not noise.any():
+        return _not_weighed("The public points have no noise: there is nothing to clean.", dim, noise)
     if noise is not None and noise.max() > SAME_UNITS * noise.min():
         return _not_weighed(
             "The columns are in different units, and an atlas measures distances across columns: it needs a "
@@ -110,18 +112,18 @@ def predict_atlas(
     q, D, d = points.shape[1], Z.shape[1], search.dim
     known = variance is not None
     tail = max(0.0, float(((Z - Z.mean(axis=0)) ** 2).sum(axis=1).mean()) - rms_radius(points) ** 2)
-    if variance is None or variance == 0.0:
+    if variance is None:
         variance = search.scatter**2 / max(1, q - d) if q == D else tail / (D - q)
     lost = max(0.0, tail - (D - q) * variance)  # what leaving the other coordinates out takes away
     raw2, along = D * variance, d * variance
-    bias2, alone = lost, math.nan
+    bias2, smoothed2 = lost, math.nan
     if known:
-        thick2, alone = _off_surface(points, variance, h, d, n_threads)
-        bias2, alone = thick2 + lost, alone + lost
+        thick2, smoothed2 = _off_surface(points, variance, h, d, n_threads)
+        bias2, smoothed2 = thick2 + lost, smoothed2 + lost
     predicted2 = found.covered * (along + bias2 + noisy**2) + (1.0 - found.covered) * raw2
-    raw, predicted, public = (math.sqrt(value / D) for value in (raw2, predicted2, alone))
-    if not math.isnan(public_ratio):
-        public = min(public, public_ratio * raw)
+    raw, predicted, public = (math.sqrt(value / D) for value in (raw2, predicted2, smoothed2))
+    if not math.isnan(alone):
+        public = min(public, alone)
     made = AtlasPrediction(
         dim=d,
         bandwidth=h,
@@ -185,7 +187,7 @@ def _off_surface(
 
 def _dimension(points: Floats, variance: float | None, n_threads: int | None) -> int:
     """Return the dimension of the surface: that of the least error if the noise is known."""
-    if not variance or points.shape[1] < 3:
+    if variance is None or points.shape[1] < 3:
         return spectrum_dim(points, n_threads) if points.shape[1] > 1 else 1
     dims = range(1, min(_MOST_DIM, points.shape[1] - 1) + 1)
     h = 0.5 * rms_radius(points)

@@ -32,13 +32,15 @@ _SHRINKAGES = (0.0, 0.1, 0.3, 1.0)  # of correlations towards 0; the best for th
 _GROUPS = (4,)  # components of a mixture of the queries' own
 _POINTS_A_PARAMETER = 5  # rows for each column and component that such a mixture must have
 _LEAST_VARIANCE = 1e-3  # of a column of clean values
-_PROBES = 2
+PROBES = 2  # random directions along which maps are differentiated
+STEP = 1e-3  # the step in deviations of the noise
 _USUAL_VARIANCE = 1.4826**2  # of a normal column whose MAD is 1
 
 
 class PublicErrors(NamedTuple):
     """Mean squared errors (D,) of the values of queries, those that are missing among them."""
 
+    missing: Floats  # share of the values that are missing
     raw: Floats  # as they are; missing ones with the column's median in their place
     alone: Floats  # after the best that the queries can do for each other
     limit: Floats  # after the same kind of method, fitted to any number of such points
@@ -61,7 +63,7 @@ def judge_queries(points: Floats, noise: Floats, n_threads: int | None = None) -
         spread = np.full(len(noise), _USUAL_VARIANCE)
         shrunk = noise**2 * spread / (noise**2 + spread)
         limit = (1.0 - missing) * shrunk + missing * spread
-        return PublicErrors(raw, raw, np.minimum(limit, raw), np.zeros_like(raw), "none")
+        return PublicErrors(missing, raw, raw, np.minimum(limit, raw), np.zeros_like(raw), "none")
     found = [
         ("linear filter", _cross_validated(points, noise, missing, shrinkage, 1, n_threads))
         for shrinkage in _SHRINKAGES
@@ -75,7 +77,7 @@ def judge_queries(points: Floats, noise: Floats, n_threads: int | None = None) -
     # errors of points that a method was fitted to are too small by what those of others are too large by
     limit = np.clip((tested + fitted) / 2.0, 0.0, tested)
     used = len(points) * (_FOLDS - 1) / _FOLDS
-    return PublicErrors(raw, tested, limit, (tested - limit) * used, method)
+    return PublicErrors(missing, raw, tested, limit, (tested - limit) * used, method)
 
 
 def _cross_validated(
@@ -165,22 +167,31 @@ def smoothing_errors(
     """
     rng = np.random.default_rng(2)
     deviations = np.sqrt(variances)
-    step = 1e-3
     base = _smoothed(points, h, dims, n_threads)
     kept = np.zeros(len(dims))
-    for _ in range(_PROBES):
+    for _ in range(PROBES):
         signs = rng.choice([-1.0, 1.0], size=points.shape) * deviations
-        for place, moved in enumerate(_smoothed(points + step * signs, h, dims, n_threads)):
-            kept[place] += float((signs * (moved - base[place])).sum()) / (step * len(points) * _PROBES)
+        for place, moved in enumerate(_smoothed(points + STEP * signs, h, dims, n_threads)):
+            kept[place] += noise_kept(signs, moved - base[place]) / PROBES
     found = []
     total = float(variances.sum())
     for place, dim in enumerate(dims):
         squares = float(((base[place] - points) ** 2).sum(axis=1).mean())
-        error = max(0.0, squares - total + 2.0 * kept[place])
         along = total * dim / points.shape[1]
         across = min(max(0.0, kept[place] - along), total - along)  # own noise that stays normal to it
-        found.append(SmoothingErrors(dim, error, max(along, error - across)))
+        error = max(along + across, squares - total + 2.0 * kept[place])
+        found.append(SmoothingErrors(dim, error, error - across))
     return found
+
+
+def noise_kept(signs: Floats, change: Floats) -> float:
+    """Return E dT/dz, summed over columns, of a map T that moves noise `STEP * signs` by `change`.
+
+    The mean over points, each within what a map that is not far from a projection can do: where directions
+    are not clear, eigenvectors jump, and one such point would count more than all others.
+    """
+    total = (signs**2).sum(axis=1)
+    return float(np.clip((signs * change).sum(axis=1) / STEP, -total, 2.0 * total).mean())
 
 
 def _smoothed(points: Floats, h: float, dims: range, n_threads: int | None) -> list[Floats]:

@@ -93,7 +93,7 @@ def judged(predicted: float, raw: float, public_only: float) -> str:
     if predicted > HARM * raw:
         return HARM_LIKELY
     rival = raw if math.isnan(public_only) else min(raw, public_only)
-    return HELPS if predicted <= GAIN * rival else NO_GAIN
+    return HELPS if predicted < GAIN * rival else NO_GAIN  # no error at all cannot get smaller
 
 
 def confirmed(predicted: Verdict, expected: float, raw: float, reach: float, what: str) -> Verdict:
@@ -114,7 +114,7 @@ def confirmed(predicted: Verdict, expected: float, raw: float, reach: float, wha
             "left of it cannot be told."
         )
     else:
-        change = "falls" if expected < raw else "grows"
+        change = "falls" if expected < raw else "grows" if expected > raw else "stays"
         sentence = f"The expected error of a value {change} from {raw:.3g} to {expected:.3g}"
         if reach < 0.995:
             sentence += f", and {1.0 - reach:.0%} of the public points are out of reach and stay as they are"

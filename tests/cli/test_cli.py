@@ -35,7 +35,7 @@ VERBS += ["experiment", "audit", "warmup"]
 N = 20_011  # records: a number that is not said by chance
 BUDGET = "--epsilon 1 --delta 1e-6"
 PAID = "--ledger budget.db --dataset clinic"
-FIT = f"fit --reference reference.parquet --anchors queries.parquet --dim 1 {BUDGET}"
+FIT = f"fit --model atlas --reference reference.parquet --anchors queries.parquet --dim 1 {BUDGET}"
 DENOISE = "denoise --reference reference.parquet samples.parquet --columns x,y --bandwidth 0.6 --dim 1"
 SEEDED = f"{FIT} --bandwidth 0.6 --rounds 1 --no-ledger --seed 3"
 CACHED = {**os.environ, "DPMD_FAST_CACHE": "1"}
@@ -190,7 +190,9 @@ def test_plan(here, capsys):
     out = run(capsys, command)
     assert told["advice"] in out
     assert "signal to noise" in out
-    assert told["dim"] == 1
+    assert (told["verdict"], told["model"]) == ("helps", "atlas")
+    assert told["atlas"]["dim"] == 1
+    assert told["mixture"] is None
     assert told["mu2"] == pytest.approx(Budget(1.0, 1e-6).mu ** 2)
     assert ask(capsys, command.replace("queries.parquet", "samples.parquet"), "--columns", "x,y") == told
     assert ask(capsys, command.replace("queries.parquet", "queries.npy")) == told
@@ -468,7 +470,7 @@ def test_a_name_can_be_bound_to_a_reference(here, capsys):
     create = "ledger create --ledger budget.db --dataset bound --epsilon 3 --delta 1e-6 --bind-to"
     told = ask(capsys, create, "reference.parquet", "--columns", "x,y")
     assert told["dataset"]["bound"] is True
-    bound = f"{BUDGET} --dim 1 --anchors queries.parquet --ledger budget.db --dataset bound -o new.dpmd"
+    bound = f"--model atlas {BUDGET} --dim 1 --anchors queries.parquet --ledger budget.db --dataset bound -o new.dpmd"
     assert main(f"fit --reference part1.parquet {bound}".split()) == 2
     assert "bound to another reference" in capsys.readouterr().err
     run(capsys, f"fit --reference reference.parquet {bound}")

@@ -17,7 +17,8 @@ from dpmd_fast.models.atlas_file import _arrays, _metadata, _sealed
 SECRET = 8.765432109  # in the reference, and nowhere else
 PAID = "--ledger budget.db --dataset clinic"
 FIT = (
-    "fit --reference reference.parquet --anchors queries.parquet --dim 1 --epsilon 1 --delta 1e-6 "
+    "fit --model atlas --reference reference.parquet --anchors queries.parquet --dim 1 --epsilon 1 "
+    "--delta 1e-6 "
     f"{PAID} -o new.dpmd"
 )
 DENOISE = (
@@ -253,17 +254,16 @@ BAD = {
     ),
     "mixture with a bandwidth": (f"{FIT_MIXTURE} --bandwidth 0.5", "--bandwidth is for an atlas"),
     "mixture with a cover": (f"{FIT_MIXTURE} --cover 0.3", "--cover is for an atlas"),
-    "mixture with anchors": (f"{FIT_MIXTURE} --anchors queries.parquet", "--anchors is for an atlas"),
     "atlas with components": (
         f"{FIT} --components 3",
         "--components is for a mixture: must not be given with",
     ),
-    "atlas with queries": (f"{FIT} --queries queries.parquet", "--queries is for a mixture"),
     "atlas that fills in": (f"{FIT} --on-missing fill", "--on-missing is for a mixture"),
-    "atlas without a dim": (instead(FIT, ("--dim 1", "")), "Missing option '--dim'"),
-    "atlas without anchors": (instead(FIT, ("--anchors queries.parquet", "")), "Missing option '--anchors'"),
-    "model of another kind": (instead(FIT_MIXTURE, ("mixture", "forest")), "'forest' is not one of 'atlas'"),
-    "units twice": (f"{FIT_MIXTURE} --preprocess scales.json", "--queries and --preprocess: must not both"),
+    "atlas without queries": (instead(FIT, ("--anchors queries.parquet", "")), "Missing option '--queries'"),
+    "model of another kind": (
+        instead(FIT_MIXTURE, ("mixture", "forest")),
+        "'forest' is not one of 'auto', 'atlas'",
+    ),
     "no components": (instead(FIT_MIXTURE, ("components 1", "components 0")), "--components = 0"),
     "too many components": (instead(FIT_MIXTURE, ("components 1", "components 999")), "must be at most 256"),
     "components in the noise": (
@@ -274,7 +274,7 @@ BAD = {
     "mixture: no rounds": (f"{FIT_MIXTURE} --rounds 0", "--rounds = 0"),
     "mixture: too few records": (
         instead(FIT_MIXTURE, ("--epsilon 8", "--epsilon 0.05")),
-        "Nothing was spent; about",
+        "records would be enough. Nothing was spent; --accept-risk spends all the same",
     ),
     "mixture: overspend": (instead(FIT_MIXTURE, ("clinic", "poor")), "at most --epsilon 0.5 can be paid"),
     "mixture: units of the reference": (
@@ -367,9 +367,7 @@ BAD = {
         "--noise: must be given with",
     ),
     "plan: mixture with a dim": (f"{PLAN_MIXTURE} --dim 1", "--dim is for an atlas"),
-    "plan: atlas with noise": (f"{PLAN} --noise 0.5", "--noise is for a mixture"),
-    "plan: atlas with rounds": (f"{PLAN} --rounds 2", "--rounds is for a mixture"),
-    "plan: atlas without dim": (instead(PLAN, ("--dim 1", "")), "Missing option '--dim'"),
+    "plan: atlas with rounds": (f"{PLAN} --model atlas --rounds 2", "--rounds is for a mixture"),
     "plan: mixture of nobody": (instead(PLAN_MIXTURE, ("2000", "0")), "--reference-rows = 0"),
     "plan: noise in words": (instead(PLAN_MIXTURE, ("0.5", "much")), "--noise 'much'"),
     "report: mixture without noise": (
@@ -381,7 +379,14 @@ BAD = {
     "report: no model": ("report queries.parquet -o r.html", "one of them must be given"),
     # the others
     "plan without rows": (instead(PLAN, ("2000", "0")), "--reference-rows = 0"),
-    "plan with NaN": (instead(PLAN, ("queries.", "nan.")), "NaN"),
+    "plan with NaN": (
+        instead(PLAN, ("queries.", "nan.")),
+        "--noise = None: must be given for points with missing values or one column",
+    ),
+    "plan of an atlas with NaN": (
+        instead(PLAN, ("queries.", "nan.")) + " --model atlas",
+        "contains NaN or inf",
+    ),
     "plan of nothing": (instead(PLAN, ("--queries queries.parquet", "")), "Missing option '--queries'"),
     "denoise: overspend": (instead(DENOISE, ("clinic", "poor")), "at most --epsilon 0.5 can be paid"),
     "denoise: NaN": (instead(DENOISE, ("reference.", "reference-nan.")), "non-finite or too large values"),

@@ -11,7 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from dpmd_fast import Budget, Ledger, Mixture, Preprocessor, plan_mixture, release_mixture
+from dpmd_fast import Budget, Ledger, Mixture, Preprocessor, plan, release_mixture
 from dpmd_fast.cli import main
 
 N = 4003  # records: a number that is not said by chance
@@ -105,10 +105,15 @@ def test_from_scales_to_clean_markers(here, capsys):
     told = ask(capsys, "preprocess --public pilot.parquet --log crp -o units.json")
     assert told["column_names"] == list(NAMES)
     assert told["log"] == [False, False, True, False]
-    plan = f"plan --model mixture --reference-rows {N} --queries pilot.parquet --preprocess units.json"
-    assert ask(capsys, f"{plan} {BY_COLUMN} {BUDGET}")["components"] > 2
+    planned = ask(
+        capsys,
+        f"plan --reference-rows {N} --queries pilot.parquet --preprocess units.json {BY_COLUMN} {BUDGET}",
+    )
+    assert (planned["verdict"], planned["model"]) == ("helps", "mixture")
+    assert planned["mixture"]["components"] > 2
     before = Ledger("budget.db").remaining("clinic")
-    told = ask(capsys, f"{FIT} --preprocess units.json {PAID} -o new.dpmd --report new.html")
+    command = f"{FIT} --preprocess units.json --queries pilot.parquet {BY_COLUMN} {PAID}"
+    told = ask(capsys, f"{command} -o new.dpmd --report new.html")
     assert (told["model"], told["mixture"], told["components"]) == ("mixture", "new.dpmd", 2)
     assert told["columns"] == list(NAMES)
     assert told["guarantee"]["holds"] == "unconditional"
@@ -233,7 +238,7 @@ def test_components_are_chosen_by_themselves(here, capsys):
     plan = (
         f"plan --model mixture --reference-rows {N} --queries pilot.parquet --noise 0.5 --rounds 1 {BUDGET}"
     )
-    assert told["components"] == ask(capsys, plan)["components"] > 2
+    assert told["components"] == ask(capsys, plan)["mixture"]["components"] > 2
     assert told["ledger"] is None
 
 
@@ -245,9 +250,9 @@ def test_no_count_where_it_is_private(here, capsys):
     assert told["guarantee"]["adjacency"] == "add-remove"
 
 
-def test_the_atlas_stays_the_default(here, capsys):
+def test_a_model_is_chosen_for_queries_only(here, capsys):
     assert main(f"fit --reference reference.parquet {BUDGET} --no-ledger -o new.dpmd".split()) == 2
-    assert "Missing option '--anchors'" in capsys.readouterr().err
+    assert "Missing option '--queries'" in capsys.readouterr().err
 
 
 # --- transform
@@ -319,19 +324,29 @@ def test_report(here, capsys):
 def test_plan(here, capsys):
     command = f"plan --model mixture --reference-rows {N} --queries pilot.parquet --noise 0.5 {BUDGET}"
     told = ask(capsys, command)
-    points = pd.read_parquet("pilot.parquet")
-    expected = plan_mixture(points, N, budget=Budget(4.0, 1e-6), noise=0.5)
-    assert told == {name: pytest.approx(value) for name, value in vars(expected).items()}
+    expected = plan(pd.read_parquet("pilot.parquet"), N, budget=Budget(4.0, 1e-6), noise=0.5, model="mixture")
+    assert told["atlas"] is expected.atlas is None
+    for name in ("verdict", "model", "advice"):
+        assert told[name] == getattr(expected, name)
+    for name in ("raw_error", "predicted_error", "public_only_error", "mu2"):
+        assert told[name] == pytest.approx(getattr(expected, name))
+    for name in ("components", "rounds", "signal_to_noise", "component_signal", "enough_records"):
+        assert told["mixture"][name] == pytest.approx(getattr(expected.mixture, name))
+    assert told["mixture"]["verdict"] == expected.mixture.verdict.to_dict()
+    assert [one["name"] for one in told["columns"]] == list(NAMES)
     out = run(capsys, command)
     assert told["advice"] in out
-    assert re.search(rf"^components +{told['components']}$", out, re.M)
-    assert re.search(r"^after a linear filter of their own +0\.\d+ of that$", out, re.M)
-    assert told["raw_error"] == pytest.approx(0.25)
+    assert re.search(rf"^components +{expected.components}$", out, re.M)
+    assert re.search(rf"^predicted after the model +{expected.predicted_error:.3g}$", out, re.M)
     few = ask(capsys, command.replace(str(N), "20"))
+    assert (few["verdict"], few["model"]) == ("not enough records", "nothing")
     assert "20 records are too few" in few["advice"]
-    assert ask(capsys, command.replace(str(N), str(few["enough_records"])))["advice"].startswith("Signal for")
+    enough = ask(capsys, command.replace(str(N), str(few["mixture"]["enough_records"])))
+    assert enough["verdict"] != "not enough records"
     fixed = ask(capsys, f"{command} --components 3 --rounds 2 --preprocess scales.json")
-    assert (fixed["components"], fixed["rounds"]) == (3, 2)
-    filled = command.replace("--noise 0.5", "--noise 0")
-    assert ask(capsys, filled)["public_only_error"] is None
-    assert "nothing to remove" in run(capsys, filled)
+    assert (fixed["mixture"]["components"], fixed["mixture"]["rounds"]) == (3, 2)
+    filled = command.replace("--noise 0.5", "--noise 0")  # only missing values are guessed
+    assert ask(capsys, filled)["verdict"] == "helps"
+    nothing = ask(capsys, filled.replace("pilot", "complete"))
+    assert (nothing["verdict"], nothing["raw_error"]) == ("no gain", 0.0)
+    assert "neither noise nor missing values: there is nothing to clean" in nothing["advice"]

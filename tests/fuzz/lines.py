@@ -77,6 +77,8 @@ def run_line(family, words):
             raise finding("shows a traceback or a numerical warning")
         if code == 2:
             lines = [line for line in said.splitlines() if "warning" not in line]
+            if words[0] == "fit" and lines and lines[0].startswith(("Release a", "Do not spend: ")):
+                lines = lines[1:]  # which model was chosen and why
             if len(lines) != 1 or not lines[0].startswith("dpmd-fast: error: ") or told:
                 unlucky = "stays spent" in said and len(new) == 1
                 if not unlucky:

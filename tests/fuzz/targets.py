@@ -136,14 +136,6 @@ def _check_mixture(arguments, result):
     assert Mixture.load(folder() / "made.dpmd").guarantee == result.guarantee, "guarantee"
 
 
-def _check_mixture_plan(arguments, result):
-    assert result.components >= 1 and result.rounds >= 0 and result.enough_records >= 1  # noqa: PT018
-    for name in ("signal_to_noise", "component_signal", "mu2"):
-        assert getattr(result, name) > 0.0, name
-    assert result.raw_error >= 0.0, "raw"
-    assert np.isnan(result.public_only_error) or 0.0 <= result.public_only_error <= 1.0, "alone"
-
-
 def _check_moved(arguments, result):
     model, points, moved = result
     assert moved.shape == points.shape, "shape"
@@ -170,11 +162,24 @@ def _check_projector(arguments, result):
 
 
 def _check_plan(arguments, result):
-    for name in ("bandwidth", "signal_to_noise", "noise_error", "seconds", "mu2"):
-        assert getattr(result, name) >= 0.0, name
-    assert result.bandwidth < np.inf, "bandwidth"
-    assert result.recommended_epsilon > 0.0, "epsilon"
-    assert result.rounds >= 1 and result.anchors >= 1, "rounds, anchors"  # noqa: PT018
+    assert result.verdict in ("helps", "no gain", "harm likely", "not enough records"), "verdict"
+    assert (result.model != "nothing") == (result.verdict == "helps"), "model"
+    assert result.advice and "\n" not in result.advice, "advice"  # noqa: PT018
+    assert result.mu2 > 0.0, "mu2"
+    for name in ("raw_error", "predicted_error", "public_only_error"):
+        error = getattr(result, name)
+        assert np.isnan(error) or 0.0 <= error < np.inf, name
+    if result.atlas is not None and result.atlas.search is not None:
+        for name in ("bandwidth", "signal_to_noise", "noise_error", "seconds"):
+            assert getattr(result, name) >= 0.0, name
+        assert result.bandwidth < np.inf, "bandwidth"
+        assert result.recommended_epsilon > 0.0, "epsilon"
+        assert result.rounds >= 1 and result.anchors >= 1, "rounds, anchors"  # noqa: PT018
+    if result.mixture is not None:
+        made = result.mixture
+        assert made.components >= 1 and made.rounds >= 0 and made.enough_records >= 1  # noqa: PT018
+        assert made.signal_to_noise > 0.0 and made.component_signal > 0.0, "signal"  # noqa: PT018
+        assert len(result.columns) == len(made.by_column), "columns"
 
 
 def _check_descent(arguments, result):
@@ -205,6 +210,7 @@ def atlas(kind="plain"):
             rounds=2,
             budget=RICH,
             n_threads=1,
+            accept_risk=True,
             preprocess=Preprocessor((0.0, 0.0), (1.0, 1.0), column_names=("x", "y"))
             if kind == "preprocessed"
             else None,
@@ -235,6 +241,7 @@ def mixture(kind="plain"):
         rounds=1,
         budget=RICH,
         preprocess=scales if kind == "preprocessed" else None,
+        accept_risk=True,
         n_threads=1,
     )
     return dataclasses.replace(made, column_names=("x", "y")) if kind == "named" else made
@@ -349,6 +356,8 @@ _SPENDING = (
             on_invalid="raise",
             columns=None,
             preprocess=None,
+            noise=None,
+            accept_risk=True,
             n_public=None,
             seed=None,
             batch_rows=None,
@@ -381,6 +390,8 @@ _SPENDING = (
             on_invalid="raise",
             on_missing="fill",
             columns=None,
+            noise=None,
+            accept_risk=True,
             n_public=None,
             seed=None,
             batch_rows=None,
@@ -569,22 +580,27 @@ _FREE = (
         called={"anchors": ("anchors", "dim"), "budget": ("budget", "epsilon", "mu")},
     ),
     Target(
-        "plan_mixture",
-        partial(_ours, dp.plan_mixture),
+        "plan with noise",
+        partial(_ours, dp.plan),
         lambda D: dict(
-            queries=queries(D, 30),
+            anchors=queries(D, 30),
             n=1000,
             budget=BUDGET,
             noise=0.5,
+            model="auto",
             components="auto",
             rounds="auto",
             adjacency="replace-one",
             preprocess=None,
             **_THREADS,
         ),
-        ("queries",),
-        _check_mixture_plan,
-        called={"queries": ("queries", "sample"), "budget": ("budget", "epsilon", "mu")},
+        ("anchors",),
+        _check_plan,
+        called={
+            "anchors": ("anchors", "sample", "noise"),
+            "budget": ("budget", "epsilon", "mu"),
+            "model": ("model", "noise"),
+        },
     ),
     *(
         Target(

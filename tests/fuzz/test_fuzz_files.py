@@ -124,7 +124,7 @@ def test_files_on_the_command_line(verb, kind, edit):
     (base / name).write_bytes(edit.value(data))
     line = {
         "fit": f"fit --reference {name} --anchors queries.parquet --columns x,y --dim 1 --bandwidth 0.9 "
-        f"--rounds 1 {paid} -o new.dpmd",
+        f"--rounds 1 --accept-risk {paid} -o new.dpmd",
         "denoise": f"denoise --reference {name} queries.parquet --columns x,y --dim 1 --bandwidth 0.9 {paid} "
         "-o new.parquet",
         "transform": f"transform --atlas atlas.dpmd {name} -o new.{kind}",

@@ -145,12 +145,12 @@ FILES = "--reference reference.parquet"
 COMMANDS = {
     "plan": "plan --reference-rows 2000 --queries queries.parquet --dim 1 --epsilon 1 --delta 1e-6",
     "fit": f"fit {FILES} --anchors queries.parquet --dim 1 --bandwidth 0.9 --rounds 1 --epsilon 60 "
-    f"--delta 1e-6 {PAID} -o new.dpmd",
+    f"--delta 1e-6 --accept-risk {PAID} -o new.dpmd",
     "transform": "transform --atlas atlas.dpmd queries.parquet -o new.parquet",
     "plan mixture": "plan --model mixture --reference-rows 2000 --queries queries.parquet --noise 0.5 "
     "--epsilon 1 --delta 1e-6",
     "fit mixture": f"fit --model mixture {FILES} --queries queries.parquet --components 1 --epsilon 60 "
-    f"--delta 1e-6 {PAID} -o new.dpmd",
+    f"--delta 1e-6 --accept-risk {PAID} -o new.dpmd",
     "transform mixture": "transform --model mixture.dpmd --noise 0.5 queries.parquet -o new.parquet",
     "denoise": f"denoise {FILES} queries.parquet --bandwidth 0.8 --dim 1 --epsilon 1 --delta 1e-6 {PAID} "
     "-o new.parquet",
@@ -159,13 +159,13 @@ COMMANDS = {
     "preprocess": f"preprocess {FILES} --bounds bounds.json --epsilon 60 --delta 1e-6 {PAID} -o new.json",
 }
 MORE = {
-    "plan": "--bandwidth --cover --adjacency --conversion --threads --columns",
+    "plan": "--bandwidth --cover --adjacency --conversion --threads --columns --noise --model",
     "fit": "--bandwidth --cover --rounds --adjacency --on-invalid --columns --n-public --seed --threads "
-    "--batch-rows --preprocess --conversion --json --reference --no-ledger",
+    "--batch-rows --preprocess --conversion --json --reference --no-ledger --noise --model",
     "transform": "--threads --status-column --json --force",
     "plan mixture": "--components --rounds --noise --adjacency --preprocess --columns --dim",
     "fit mixture": "--components --rounds --on-missing --on-invalid --preprocess --columns --n-public "
-    "--adjacency --batch-rows --threads --no-ledger --dim",
+    "--adjacency --batch-rows --threads --no-ledger --dim --noise",
     "transform mixture": "--noise --on-missing --deviations --status-column --threads --json",
     "denoise": "--steps --mechanism --sensitivity-constant --adjacency --columns --seed --threads "
     "--batch-rows --status-column --beta --theta --no-ledger",

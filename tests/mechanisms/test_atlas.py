@@ -201,8 +201,11 @@ def test_bad_input_is_refused_before_any_noise_is_drawn(change, message, monkeyp
 def test_no_signal_is_said_plainly():
     rng = np.random.default_rng(0)
     points, anchors, budget = rng.normal(size=(20, 3)), rng.normal(size=(60, 3)), Budget(0.1, 1e-6)
-    with pytest.raises(RuntimeError, match="no chart"):
-        release_atlas(points, anchors, dim=1, budget=budget, bandwidth=1.0, seed=0)
+    settings = {"dim": 1, "budget": budget, "bandwidth": 1.0, "seed": 0}
+    with pytest.raises(ValueError, match=r"^not enough records: 20 records are too few .* Nothing was spent"):
+        release_atlas(points, anchors, **settings)
+    with pytest.raises(RuntimeError, match="no chart stands out from the noise, and the budget is spent"):
+        release_atlas(points, anchors, **settings, accept_risk=True)
 
 
 @pytest.mark.parametrize("columns", [3, 20])
@@ -212,10 +215,12 @@ def test_a_budget_for_noise_alone_is_not_spent(columns, tmp_path):
     ledger = Ledger(tmp_path / "ledger.db")
     ledger.create("people", 5.0, 1e-6)
     settings = {"dim": 2, "ledger": ledger, "dataset": "people"}
-    with pytest.raises(ValueError, match="stand out from the noise"):
+    with pytest.raises(ValueError, match=r"^not enough records: 3,000 records are too few at epsilon = 0.05"):
         release_atlas(data.references, data.queries, budget=Budget(0.05, 1e-6), **settings)
     assert ledger.history("people") == ()
-    assert "do not spend" in plan(data.queries, 3000, dim=2, budget=Budget(0.05, 1e-6)).advice
+    made = plan(data.queries, 3000, dim=2, budget=Budget(0.05, 1e-6))
+    assert (made.verdict, made.model) == ("not enough records", "nothing")
+    assert made.advice.startswith("Do not spend: 3,000 records are too few")
     release_atlas(data.references, data.queries, budget=Budget(4.0, 1e-6), **settings)
     assert len(ledger.history("people")) == 1
 
@@ -245,7 +250,8 @@ def test_plan_predicts_the_signal_without_a_reference():
     )
     poor = plan(data.queries, 50, dim=2, budget=Budget(0.1, 1e-6))
     assert poor.rounds == 1
-    assert "do not spend" in poor.advice
+    assert poor.model == "nothing"
+    assert poor.advice.startswith("Do not spend: 50 records are too few")
     for change in ({"n": 0}, {"dim": 3}, {"budget": None}, {"bandwidth": 0.0}, {"adjacency": "x"}):
         with pytest.raises(ValueError, match=next(iter(change))):
             plan(**{"anchors": data.queries, "n": 100, "dim": 2, "budget": budget, **change})

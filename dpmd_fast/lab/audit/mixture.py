@@ -37,7 +37,13 @@ def run_mixture(
     """Release a mixture and record its releases; `broken` replaces `noisy_sums`."""
     return recorded_run(
         lambda: release_mixture(
-            reference, budget=budget, components=_COMPONENTS, rounds=_ROUNDS, n_threads=1, **options
+            reference,
+            budget=budget,
+            components=_COMPONENTS,
+            rounds=_ROUNDS,
+            accept_risk=True,
+            n_threads=1,
+            **options,
         ),
         broken,
     )

@@ -43,7 +43,7 @@ from dpmd_fast.models.geometry.bandwidth import BandwidthSearch
 from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.geometry.tuning import LEAST_COLUMNS, MOST_ROUNDS, SMALLEST_SHARE
 from dpmd_fast.models.outcome import atlas_outcome
-from dpmd_fast.models.plan import judge_public, noise_for_atlas
+from dpmd_fast.models.plan import judge_public
 from dpmd_fast.models.predict_atlas import predict_atlas
 from dpmd_fast.models.preprocessor import INVALID, Preprocessor
 from dpmd_fast.models.verdict import refuse_unless_worth, risk_noted
@@ -166,7 +166,9 @@ def release_atlas(
         )
     for share in (SMALLEST_SHARE, 1.0):  # refuses a mu out of range, before the spend
         choose_lattice(math.sqrt(share) * budget.mu, 1.0, adjacency)
-    public = None if noise is None else judge_public(given, source.column_names, noise, preprocess, "anchors")
+    public = None
+    if noise is not None:
+        public = judge_public(given, source.column_names, noise, preprocess, "anchors", terms.n_threads)
     Z = thinned(Z)
     predicted = predict_atlas(
         Z,
@@ -176,8 +178,8 @@ def release_atlas(
         bandwidth=shape.bandwidth,
         cover=shape.cover,
         adjacency=adjacency,
-        noise=noise_for_atlas(public, preprocess),
-        public_ratio=math.nan if public is None else public.ratio,
+        noise=None if public is None else public.noise_for_atlas,
+        alone=math.nan if public is None else public.alone_for_atlas,
         n_threads=terms.n_threads,
     )
     refuse_unless_worth(predicted.verdict, accept_risk)
@@ -207,7 +209,7 @@ def release_atlas(
         verdict = atlas_outcome(
             partial(atlas.moved_inside, n_threads=terms.n_threads),
             Z,
-            noise_for_atlas(public, preprocess),
+            None if public is None else public.noise_for_atlas,
             predicted.verdict,
         )
     return replace(atlas, verdict=verdict)

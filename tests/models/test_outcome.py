@@ -1,0 +1,168 @@
+"""Verdicts after the spend: exact where the truth is known, kept in the file, sealed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from dpmd_fast import Atlas, Budget, Ledger, Mixture, release_atlas, release_mixture
+from dpmd_fast.lab.datasets import make_shape, simulate
+from dpmd_fast.models.gaussians.components import Gaussians
+from dpmd_fast.models.outcome import atlas_outcome, expected_error, mixture_outcome
+from dpmd_fast.models.public_only import judge_queries
+from dpmd_fast.models.verdict import Verdict
+
+BEFORE = Verdict("helps", "It will help.", 0.5, 0.3)
+TRUTH = Gaussians(
+    np.array([0.4, 0.6]),
+    np.array([[0.0, 0.0, 0.0], [3.0, -2.0, 1.0]]),
+    np.stack([np.array([[1.0, 0.8, 0.0], [0.8, 1.0, 0.3], [0.0, 0.3, 0.5]]), 0.3 * np.eye(3)]),
+)
+
+
+def drawn(n, seed):
+    rng = np.random.default_rng(seed)
+    which = rng.choice(2, size=n, p=TRUTH.weights)
+    roots = np.linalg.cholesky(TRUTH.covariances)
+    return TRUTH.means[which] + np.einsum("nde,ne->nd", roots[which], rng.normal(size=(n, 3)))
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_what_a_mixture_expects_is_what_happens_where_it_is_right(missing):
+    from samples import make_mixture
+
+    noise = np.array([0.4, 0.8, 0.2])
+    exact = dataclasses.replace(
+        make_mixture(),
+        weights=TRUTH.weights,
+        means=TRUTH.means,
+        covariances=TRUTH.covariances,
+        signal_to_noise=(9.0, 9.0),
+    )
+    rng = np.random.default_rng(1)
+    truth = drawn(20_000, 2)
+    points = truth + noise * rng.normal(size=truth.shape)
+    points[rng.random(points.shape) < missing] = np.nan
+    true = math.sqrt(float(((exact.transform(points, noise) - truth) ** 2).mean()))
+    assert expected_error(TRUTH, noise, np.full(3, missing)) == pytest.approx(true, rel=0.02)
+
+
+def test_a_mixture_is_judged_for_points_like_the_public_ones():
+    points = drawn(500, 3)
+    points[::2, 0] = np.nan
+    judged = mixture_outcome(TRUTH, np.zeros(3), judge_queries(points, np.zeros(3)), BEFORE)
+    assert judged.word == "helps"
+    assert 0.0 < judged.expected_error < judged.raw_error
+    complete = judge_queries(drawn(500, 3), np.zeros(3))
+    nothing = mixture_outcome(TRUTH, np.zeros(3), complete, BEFORE)
+    assert (nothing.word, nothing.expected_error) == ("no gain", 0.0)
+
+
+def circle(n, scatter, seed):
+    rng = np.random.default_rng(seed)
+    angles = rng.uniform(0.0, 2.0 * np.pi, n)
+    clean = np.column_stack([np.cos(angles), np.sin(angles)])
+    return clean, clean + scatter * rng.normal(size=(n, 2))
+
+
+def onto_the_circle(points):
+    return points / np.linalg.norm(points, axis=1, keepdims=True), np.ones(len(points), np.bool_)
+
+
+def test_the_error_of_a_map_is_found_without_the_truth():
+    clean, noisy = circle(4000, 0.2, 1)
+    judged = atlas_outcome(onto_the_circle, noisy, np.full(2, 0.2), BEFORE)
+    true = math.sqrt(float(((onto_the_circle(noisy)[0] - clean) ** 2).mean()))
+    assert judged.expected_error == pytest.approx(true, rel=0.05)
+    assert judged.raw_error == pytest.approx(0.2)
+    assert judged.word == "helps"
+    # a map that takes away what belongs to the points does harm, and that is seen too
+    harm = atlas_outcome(lambda Z: (0.0 * Z, np.ones(len(Z), np.bool_)), noisy, np.full(2, 0.2), BEFORE)
+    assert harm.word == "harm likely"
+    assert harm.expected_error == pytest.approx(math.sqrt(0.5), rel=0.03)
+    assert "so the prediction was wrong" in str(harm)
+
+
+def test_points_out_of_reach_stay_as_they_are():
+    _, noisy = circle(1000, 0.2, 1)
+
+    def half(points):
+        inside = points[:, 0] > 0.0
+        return np.where(inside[:, None], onto_the_circle(points)[0], points), inside
+
+    whole = atlas_outcome(onto_the_circle, noisy, np.full(2, 0.2), BEFORE)
+    part = atlas_outcome(half, noisy, np.full(2, 0.2), BEFORE)
+    assert part.reach == pytest.approx(0.5, abs=0.06)
+    assert whole.expected_error < part.expected_error < part.raw_error
+    none = atlas_outcome(lambda Z: (Z, np.zeros(len(Z), np.bool_)), noisy, np.full(2, 0.2), BEFORE)
+    assert (none.word, none.reach) == ("not enough records", 0.0)
+    assert none.expected_error == none.raw_error
+    unknown = atlas_outcome(half, noisy, None, BEFORE)
+    assert math.isnan(unknown.expected_error)
+    assert "their noise was not given" in str(unknown)
+
+
+@pytest.fixture(scope="module")
+def models():
+    """An atlas and a mixture that were released with noise, and their files."""
+    data = simulate(make_shape("circle"), 6000, 200, 0.1, np.random.default_rng(0))
+    budget = Budget(2.0, 1e-4)
+    atlas = release_atlas(data.references, data.queries, dim=1, budget=budget, noise=0.25)
+    public = drawn(40, 4) + 0.5 * np.random.default_rng(5).normal(size=(40, 3))
+    mixture = release_mixture(drawn(6000, 6), public=public, budget=budget, components=2, noise=0.4)
+    return atlas, mixture
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_verdicts_are_kept_and_sealed(which, models, tmp_path):
+    model, kind = models[which], (Atlas, Mixture)[which]
+    assert model.verdict.word == "helps"
+    assert model.verdict.expected_error < model.verdict.raw_error
+    path = tmp_path / "model.dpmd"
+    model.save(path)
+    assert kind.load(path).verdict == model.verdict
+    sealed = path.read_bytes()
+    assert sealed.count(b'"word":"helps"') == 1
+    path.write_bytes(sealed.replace(b'"word":"helps"', b'"word":"hopes"'))
+    with pytest.raises(ValueError, match="was edited or damaged"):
+        kind.load(path)
+    number = f'"expected_error":{model.verdict.expected_error!r}'.encode()
+    assert sealed.count(number) == 1
+    path.write_bytes(sealed.replace(number, number[:-1] + (b"1" if number[-1:] != b"1" else b"2")))
+    with pytest.raises(ValueError, match="was edited or damaged"):
+        kind.load(path)
+    older = dataclasses.replace(model, verdict=None)
+    older.save(tmp_path / "older.dpmd")
+    assert kind.load(tmp_path / "older.dpmd").verdict is None
+
+
+def test_an_accepted_risk_is_noted_in_guarantee_and_ledger(ledger):
+    data = simulate(make_shape("circle"), 300, 60, 0.1, np.random.default_rng(0))
+    book = {"ledger": ledger, "dataset": "people", "budget": Budget(1.0, 1e-6)}
+    with pytest.raises(ValueError, match="Nothing was spent"):
+        release_mixture(data.references, **book)
+    assert ledger.history("people") == ()
+    made = release_mixture(data.references, **book, accept_risk=True)
+    (spend,) = ledger.history("people")
+    assert spend.parameters["verdict"] == "not enough records"
+    assert "A risk to the result, not to privacy, was accepted: the prediction was 'not enough records'." in (
+        made.guarantee.conditions
+    )
+    assert made.guarantee.holds == "unconditional"
+    with pytest.raises(ValueError, match="Nothing was spent"):
+        release_atlas(data.references, data.queries, dim=1, **book)
+    assert len(Ledger(ledger.path).history("people")) == 1
+    with pytest.raises(RuntimeError, match="no chart"):
+        release_atlas(data.references, data.queries, dim=1, bandwidth=0.1, accept_risk=True, **book)
+    assert ledger.history("people")[1].parameters["verdict"] == "not enough records"
+
+
+def test_no_risk_is_noted_where_none_was_taken(models):
+    for model in models:
+        assert not any("risk" in one for one in model.guarantee.conditions)
+    data = simulate(make_shape("circle"), 6000, 200, 0.1, np.random.default_rng(0))
+    made = release_atlas(data.references, data.queries, dim=1, budget=Budget(2.0, 1e-4), accept_risk=True)
+    assert not any("risk" in one for one in made.guarantee.conditions)

@@ -1,0 +1,215 @@
+"""What is predicted of an atlas: shapes help, data near no surface is told to be harmed, few records too few."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpmd_fast import Budget, plan, release_atlas
+from dpmd_fast.lab.datasets import make_shape, simulate
+from dpmd_fast.lab.experiments.held_out import HELD_OUT
+from dpmd_fast.models.predict_atlas import predict_atlas
+from dpmd_fast.models.verdict import LEAST_PUBLIC
+
+BUDGET = Budget(1.0, 1e-6)
+
+# The rows of benchmarks/accuracy.py: shape, records, noise; with 300 queries instead of 1,000.
+SHAPES = {
+    "circle": (lambda: make_shape("circle"), 20_000, 0.1),
+    "torus": (lambda: make_shape("torus"), 30_000, 0.05),
+    "torus, more noise": (lambda: make_shape("torus"), 30_000, 0.15),
+    "Swiss roll": (lambda: make_shape("swiss-roll"), 50_000, 0.15),
+    "sphere in R^20": (lambda: make_shape("sphere", ambient=20), 30_000, 0.3),
+    "sphere in R^100": (lambda: make_shape("sphere", ambient=100), 30_000, 0.05),
+    "wavy sheet": (HELD_OUT["wavy-sheet"], 30_000, 0.05),
+    "ellipse": (HELD_OUT["ellipse"], 20_000, 0.05),
+    "figure eight": (HELD_OUT["figure-eight"], 20_000, 0.05),
+    "helix": (HELD_OUT["helix"], 20_000, 0.05),
+}
+
+
+def queries_of(name, m=300, seed=0):
+    shape, n, sigma = SHAPES[name]
+    made = shape()
+    data = simulate(made, 1, m, sigma, np.random.default_rng([20, seed]))
+    return made, n, data
+
+
+def deviation(data):
+    """The noise of the queries, known."""
+    return float(np.sqrt(((data.queries - data.clean) ** 2).mean()))
+
+
+def in_mads(points, noise):
+    return noise / np.median(np.abs(points - np.median(points, axis=0)), axis=0)
+
+
+def markers(n, seed, D=20):
+    """Values like those of blood: a smoothly decaying spectrum and heavy tails, near no surface."""
+    rng = np.random.default_rng(seed)
+    mixing = np.linalg.qr(np.random.default_rng(7).normal(size=(D, D)))[0]
+    spectrum = 2.0 / np.sqrt(1.0 + np.arange(D))
+    return (rng.standard_t(4, size=(n, D)) * spectrum) @ mixing.T
+
+
+@pytest.mark.parametrize("delta", [0.1, 1e-6])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_are_worth_an_atlas(name, known, delta):
+    shape, n, data = queries_of(name, 400 if name == "sphere in R^100" else 300)
+    noise = in_mads(data.queries, deviation(data)) if known else None
+    made = plan(data.queries, n, budget=Budget(1.0, delta), noise=noise, model="auto")
+    assert (made.verdict, made.model) == ("helps", "atlas"), made.advice
+    assert made.dim == shape.dim
+    assert made.reach > 0.9
+    assert made.predicted_error < 0.9 * made.raw_error
+    if known:
+        assert made.atlas.raw_error == pytest.approx(deviation(data))
+        assert made.predicted_error < made.public_only_error
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_data_near_no_surface_are_harmed(known):
+    queries = markers(400, 1) + 0.5 * np.random.default_rng(2).normal(size=(400, 20))
+    made = plan(queries, 50_000, budget=BUDGET, noise=in_mads(queries, 0.5) if known else None, model="atlas")
+    assert (made.verdict, made.model) == ("harm likely", "nothing")
+    assert "lie near no " in made.advice
+    assert made.advice.startswith("Do not spend: ")
+    with pytest.raises(ValueError, match=r"^harm likely: The public points lie near no .* Nothing was spent"):
+        release_atlas(
+            markers(500, 3),
+            queries,
+            dim=made.dim,
+            budget=BUDGET,
+            n_public=50_000,
+            noise=in_mads(queries, 0.5) if known else None,
+        )
+
+
+@pytest.mark.parametrize("n", [50, 200, 1000])
+def test_few_records_are_too_few(n):
+    _, _, data = queries_of("torus")
+    made = plan(data.queries, n, budget=BUDGET, noise=in_mads(data.queries, deviation(data)), model="atlas")
+    assert (made.verdict, made.model) == ("not enough records", "nothing")
+    assert f"{n:,} records are too few at epsilon = 1, delta = 1e-06" in made.advice
+    enough = int(made.advice.split("about ")[-1].split(" ")[0].replace(",", ""))
+    again = plan(data.queries, 2 * enough, budget=BUDGET, dim=2)
+    assert again.verdict == "helps"  # twice the number that it names is enough
+
+
+def test_a_given_bandwidth_is_checked_too():
+    _, n, data = queries_of("torus")
+    tiny = plan(data.queries, n, budget=BUDGET, dim=2, bandwidth=0.05)
+    assert tiny.verdict == "not enough records"
+    with pytest.raises(ValueError, match="^not enough records: "):
+        release_atlas(data.clean + 0.01, data.queries, dim=2, bandwidth=0.05, budget=BUDGET, n_public=n)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_dimension_that_is_too_large_does_not_help_more(known):
+    _, n, data = queries_of("sphere in R^20")
+    noise = in_mads(data.queries, deviation(data)) if known else None
+    right, large = (
+        plan(data.queries, n, budget=BUDGET, dim=dim, noise=noise, model="atlas") for dim in (2, 18)
+    )
+    assert right.verdict == "helps"
+    assert large.verdict != "helps" or large.predicted_error > 1.2 * right.predicted_error
+    with pytest.raises(ValueError, match="dim = 20: must be below the number of columns"):
+        plan(data.queries, n, budget=BUDGET, dim=20, noise=noise)
+
+
+def test_the_dimension_is_the_same_in_ten_of_ten_runs(ledger):
+    shape = make_shape("torus")
+    found = set()
+    for seed in range(10):
+        data = simulate(shape, 6000, 300, 0.05, np.random.default_rng(0))
+        atlas = release_atlas(data.references, data.queries, dim="auto", budget=Budget(2.0, 1e-4), seed=seed)
+        found.add(atlas.dim)
+    assert found == {2}
+
+
+@pytest.mark.parametrize("name", ["circle", "torus", "Swiss roll", "helix"])
+def test_other_queries_give_the_same_dimension(name):
+    found = set()
+    for seed in range(10):
+        shape, n, data = queries_of(name, 300, seed)
+        noise = in_mads(data.queries, deviation(data))
+        found.add(plan(data.queries, n, budget=BUDGET, noise=noise, model="atlas").dim)
+    assert found == {shape.dim}
+
+
+def test_ten_rows_repeated_show_no_surface(ledger):
+    _, n, data = queries_of("torus")
+    repeated = np.repeat(data.queries[:10], 30, axis=0)
+    for noise in (None, 0.3):
+        made = plan(repeated, n, budget=BUDGET, noise=noise, model="atlas")
+        assert made.model == "nothing"
+        assert f"10 different public point(s) cannot show a surface: an atlas needs {LEAST_PUBLIC}" in (
+            made.advice
+        )
+        with pytest.raises(ValueError, match=r"^no gain: 10 different public point\(s\) cannot show"):
+            release_atlas(
+                data.clean, repeated, dim=2, budget=BUDGET, noise=noise, ledger=ledger, dataset="people"
+            )
+    assert ledger.history("people") == ()
+
+
+def test_columns_in_different_units_are_not_weighed_together():
+    _, n, data = queries_of("torus")
+    units = np.array([1.0, 1000.0, 1.0])
+    frame_noise = deviation(data) * units
+    queries = data.queries * units
+    made = plan(queries, n, budget=BUDGET, noise=in_mads(queries, frame_noise), model="atlas")
+    assert made.model == "nothing"
+    assert "different units" in made.advice
+    assert "needs a preprocessor" in made.advice
+
+
+def test_no_noise_is_nothing_to_clean(ledger):
+    _, n, data = queries_of("torus")
+    made = plan(data.clean, n, budget=BUDGET, noise=0, model="atlas")
+    assert (made.verdict, made.model, made.raw_error) == ("no gain", "nothing", 0.0)
+    assert "there is nothing to clean" in made.advice
+    with pytest.raises(ValueError, match="^no gain: .* nothing to clean"):
+        release_atlas(
+            data.queries, data.clean, dim=2, budget=BUDGET, noise=0, ledger=ledger, dataset="people"
+        )
+    assert ledger.history("people") == ()
+
+
+def test_the_prediction_is_that_of_the_points_and_budget_alone():
+    """The same public numbers give the same prediction, whatever the number of threads."""
+    _, n, data = queries_of("wavy sheet")
+    arguments = {
+        "dim": None,
+        "bandwidth": None,
+        "cover": 0.3,
+        "adjacency": "replace-one",
+        "noise": np.full(3, deviation(data)),
+    }
+    first, second = (predict_atlas(data.queries, n, BUDGET, n_threads=t, **arguments) for t in (1, 2))
+    assert first.verdict == second.verdict
+    assert first.predicted_error == second.predicted_error
+
+
+def test_predicted_errors_are_those_that_come_out():
+    """Within a factor 1.5 of the truth, for three shapes at reduced sizes."""
+    for name, n in (("circle", 6000), ("torus", 12_000), ("helix", 12_000)):
+        shape, _, sigma = SHAPES[name]
+        made = shape()
+        data = simulate(made, n, 300, sigma, np.random.default_rng(5))
+        noise = in_mads(data.queries, deviation(data))
+        foreseen = plan(data.queries, n, budget=Budget(1.0, 1e-4), noise=noise, dim=made.dim, model="atlas")
+        atlas = release_atlas(
+            data.references,
+            data.queries,
+            dim=made.dim,
+            budget=Budget(1.0, 1e-4),
+            noise=noise,
+            seed=0,
+        )
+        true = math.sqrt(float(((atlas.transform(data.queries) - data.clean) ** 2).mean()))
+        assert true / 1.5 < foreseen.atlas.predicted_error < 1.5 * true, name
+        assert true / 1.2 < atlas.verdict.expected_error < 1.2 * true, name

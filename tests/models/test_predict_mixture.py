@@ -1,0 +1,175 @@
+"""What is predicted of a mixture is what happens."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpmd_fast import Budget, Preprocessor, plan, release_mixture
+from dpmd_fast.models.verdict import LEAST_SIGNAL
+
+BUDGET = Budget(1.0, 1e-6)
+RNG = np.random.default_rng(0)
+LOADINGS = RNG.normal(size=(2, 6))
+
+
+def people(n, seed):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 2)) @ LOADINGS + 0.3 * rng.normal(size=(n, 6))
+
+
+def noisy(points, noise, seed=1, missing=0.0):
+    rng = np.random.default_rng(seed)
+    out = points + noise * rng.normal(size=points.shape)
+    out[rng.random(points.shape) < missing] = np.nan
+    return out
+
+
+def weigh(queries, n, **options):
+    return plan(queries, n, **{"budget": BUDGET, "noise": 0.5, "model": "mixture", **options})
+
+
+def _units(queries):
+    return Preprocessor.from_public(queries, log=False, missing=True)
+
+
+def test_a_plan_is_kept():
+    queries = noisy(people(400, 1), 0.5, missing=0.1)
+    foreseen = weigh(queries, 20_000)
+    assert (foreseen.verdict, foreseen.model) == ("helps", "mixture")
+    assert foreseen.atlas is None
+    made = release_mixture(people(20_000, 2), budget=BUDGET, preprocess=_units(queries), seed=1)
+    assert 1 <= len(made.weights) <= foreseen.components
+    assert len(made.spends) == foreseen.rounds + 1
+    assert foreseen.mu2 == BUDGET.mu**2
+    assert foreseen.advice.startswith("Release a mixture: A mixture is predicted to change the error")
+    assert "a value from" in foreseen.advice
+
+
+def test_one_component_has_the_signal_that_was_predicted():
+    foreseen = weigh(noisy(people(400, 1), 0.5), 9000, components=1)
+    made = release_mixture(
+        people(9000, 2), budget=BUDGET, preprocess=_units(noisy(people(400, 1), 0.5)), components=1, seed=1
+    )
+    assert made.signal_to_noise[0] == pytest.approx(foreseen.mixture.component_signal, rel=0.3)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_the_number_of_records_that_is_enough_is_enough(adjacency):
+    queries = noisy(people(50, 1), 0.5)
+    few = weigh(queries, 100, adjacency=adjacency)
+    n = few.mixture.enough_records
+    assert few.signal_to_noise < LEAST_SIGNAL
+    assert few.verdict == "not enough records"
+    assert "100 records are too few at epsilon = 1, delta = 1e-06: even one component would be" in few.advice
+    assert f"about {n:,} records would be enough" in few.advice
+    options = {"budget": BUDGET, "adjacency": adjacency, "n_public": n}
+    assert len(release_mixture(people(n, 2), **options).weights) == 1
+    with pytest.raises(ValueError, match=f"about {n:,} records would be enough. Nothing was spent"):
+        release_mixture(people(n, 2), **{**options, "n_public": n - 5})
+    enough = weigh(queries, n, adjacency=adjacency)
+    assert (enough.components, enough.rounds, enough.mixture.enough_records) == (1, 1, n)
+    assert enough.verdict != "not enough records"
+
+
+def test_too_many_components_are_foreseen():
+    queries = noisy(people(50, 1), 0.5)
+    foreseen = weigh(queries, 5000, components=60, rounds=3)
+    assert foreseen.verdict == "not enough records"
+    assert "use fewer components or rounds, or about" in foreseen.advice
+    with pytest.raises(ValueError, match="use fewer components or rounds"):
+        release_mixture(people(5000, 2), budget=BUDGET, components=60, rounds=3)
+    again = weigh(queries, foreseen.mixture.enough_records, components=60, rounds=3)
+    assert again.verdict != "not enough records"
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+@pytest.mark.parametrize("m", [30, 300])
+def test_predicted_errors_are_those_that_come_out(m, missing):
+    """One component of 20,000 records, judged by the truth of the queries: within a factor 1.25."""
+    truth = people(m, 1)
+    queries = noisy(truth, 0.7, missing=missing)
+    units = _units(queries)
+    scale = np.array(units.scale)
+    noise = 0.7 / scale
+    foreseen = weigh(queries, 20_000, noise=noise, preprocess=units)
+    made = release_mixture(
+        people(20_000, 2), budget=BUDGET, preprocess=units, public=queries, noise=noise, seed=3
+    )
+    error = (made.transform(queries, noise) - truth) / scale
+    true = math.sqrt(float((error**2).mean()))
+    assert true / 1.25 < foreseen.predicted_error < 1.25 * true
+    assert true / 1.25 < made.verdict.expected_error < 1.25 * true
+    assert made.verdict.raw_error == pytest.approx(foreseen.raw_error)
+    assert made.verdict.word == foreseen.verdict == "helps"
+
+
+def test_many_queries_need_no_reference():
+    many = weigh(noisy(people(5000, 1), 0.5), 1500)
+    assert (many.verdict, many.model) == ("no gain", "nothing")
+    assert "without any budget, by a filter fitted to them" in many.advice
+    few = weigh(noisy(people(20, 1), 0.5), 1500)
+    assert few.verdict == "helps"
+
+
+def test_noise_and_units():
+    queries = noisy(people(200, 1), 0.5)
+    scale = np.array(_units(queries).scale)
+    frame = pd.DataFrame(queries, columns=list("abcdef"))
+    by_name = weigh(frame, 9000, noise=dict.fromkeys("abcdef", 0.5))
+    by_number = weigh(queries, 9000, noise=0.5 / scale)
+    assert by_name.mixture == by_number.mixture
+    assert by_name.raw_error == pytest.approx(math.sqrt(float(((0.5 / scale) ** 2).mean())))
+    assert [one.name for one in by_name.columns] == list("abcdef")
+    assert [one.raw for one in by_name.columns] == pytest.approx([0.5] * 6)
+    assert all(one.predicted < one.raw for one in by_name.columns)
+    given = weigh(queries, 9000, noise=0.5 / scale, preprocess=_units(queries))
+    assert given == by_number
+
+
+def test_nothing_to_clean():
+    queries = people(200, 1)
+    nothing = weigh(queries, 9000, noise=0)
+    assert (nothing.verdict, nothing.model) == ("no gain", "nothing")
+    assert nothing.raw_error == nothing.predicted_error == nothing.public_only_error == 0.0
+    assert "neither noise nor missing values: there is nothing to clean" in nothing.advice
+    queries[::3, 2] = np.nan
+    filled = weigh(queries, 9000, noise=0)
+    assert 0.0 < filled.predicted_error < filled.raw_error
+
+
+def test_clipped_and_logged_columns():
+    """Values far out and logarithms: errors are finite, and those of a logged column are relative."""
+    queries = np.exp(noisy(people(300, 1), 0.5))
+    queries[5, 0] = 1e9
+    units = Preprocessor.from_public(queries, log=True)
+    made = weigh(queries, 20_000, noise=0.5 / np.array(units.scale), preprocess=units)
+    assert made.verdict == "helps"
+    assert [one.raw for one in made.columns] == pytest.approx([0.5] * 6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": 0}, "n = 0"),
+        ({"noise": -1}, "noise = -1"),
+        ({"noise": None}, "noise = None: must be given to weigh a mixture"),
+        ({"noise": {"a": 1}}, "has no column names"),
+        ({"components": 0}, "components = 0"),
+        ({"components": 257}, "components = 257: must be at most 256"),
+        ({"rounds": "many"}, "rounds = 'many': must be a number or 'auto'"),
+        ({"rounds": 21}, "rounds = 21: must be at most 20"),
+        ({"budget": 1.0}, "budget = 1.0"),
+        ({"adjacency": "none"}, "adjacency = 'none'"),
+        ({"preprocess": "scales.json"}, "preprocess = 'scales.json': must be a Preprocessor or None"),
+        ({"preprocess": Preprocessor((0.0,), (1.0,))}, "anchors has 6 features: must have 1"),
+        ({"anchors": np.full((9, 6), np.inf)}, "anchors contains infinity"),
+        ({"anchors": np.full((9, 6), np.nan)}, "anchors has no values in column 0"),
+        ({"anchors": np.zeros((9, 6))}, "median absolute deviation of 0"),
+    ],
+)
+def test_refused(changes, message):
+    arguments = {"anchors": people(30, 1), "n": 9000, "budget": BUDGET, "noise": 0.5, "model": "mixture"}
+    with pytest.raises(ValueError, match=message):
+        plan(**arguments | changes)

@@ -470,7 +470,8 @@ def test_a_name_can_be_bound_to_a_reference(here, capsys):
     create = "ledger create --ledger budget.db --dataset bound --epsilon 3 --delta 1e-6 --bind-to"
     told = ask(capsys, create, "reference.parquet", "--columns", "x,y")
     assert told["dataset"]["bound"] is True
-    bound = f"--model atlas {BUDGET} --dim 1 --anchors queries.parquet --ledger budget.db --dataset bound -o new.dpmd"
+    bound = f"--model atlas --dim 1 --anchors queries.parquet {BUDGET}"
+    bound += " --ledger budget.db --dataset bound -o new.dpmd"
     assert main(f"fit --reference part1.parquet {bound}".split()) == 2
     assert "bound to another reference" in capsys.readouterr().err
     run(capsys, f"fit --reference reference.parquet {bound}")

@@ -1,0 +1,185 @@
+"""`plan`: which model is chosen, in which words, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpmd_fast import Budget, Plan, Preprocessor, plan, release_atlas, release_mixture
+from dpmd_fast.lab.datasets import make_shape, simulate
+
+BUDGET = Budget(1.0, 1e-6)
+
+
+def markers(n, seed, D=20):
+    """Values like those of blood: a smoothly decaying spectrum and heavy tails, near no surface."""
+    rng = np.random.default_rng(seed)
+    mixing = np.linalg.qr(np.random.default_rng(7).normal(size=(D, D)))[0]
+    spectrum = 2.0 / np.sqrt(1.0 + np.arange(D))
+    return (rng.standard_t(4, size=(n, D)) * spectrum) @ mixing.T
+
+
+def noisy(points, noise, seed=2):
+    return points + noise * np.random.default_rng(seed).normal(size=points.shape)
+
+
+def mads(points):
+    return np.median(np.abs(points - np.median(points, axis=0)), axis=0)
+
+
+def circle(m=200, n=1, seed=0):
+    return simulate(make_shape("circle"), n, m, 0.1, np.random.default_rng(seed))
+
+
+def test_markers_go_to_a_mixture():
+    queries = noisy(markers(60, 1), 0.5)
+    made = plan(queries, 50_000, budget=BUDGET, noise=0.5 / mads(queries))
+    assert isinstance(made, Plan)
+    assert (made.verdict, made.model, made.candidate) == ("helps", "mixture", "mixture")
+    assert made.atlas.verdict.word == "harm likely"
+    assert made.advice.startswith("Release a mixture: ")
+    assert "lie near no surface" in made.advice
+    assert made.predicted_error < made.public_only_error <= made.raw_error
+    assert made.rounds == made.mixture.rounds
+    assert made.signal_to_noise == made.mixture.signal_to_noise
+
+
+def test_what_was_chosen_is_what_helps_more():
+    """Both models help the queries of a circle with known noise, and the atlas helps more."""
+    data = circle()
+    noise = float(np.sqrt(((data.queries - data.clean) ** 2).mean()))
+    made = plan(data.queries, 20_000, budget=BUDGET, noise=noise / mads(data.queries))
+    assert made.model == "atlas"
+    assert made.mixture is not None
+    assert made.predicted_error / made.raw_error < made.mixture.predicted_error / made.mixture.raw_error
+    assert made.predicted_error < made.public_only_error
+    assert [one.raw for one in made.columns] == pytest.approx([noise] * 2)
+    assert all(one.predicted < one.raw for one in made.columns)
+    # without the noise, an atlas alone can be weighed, for points that are clearly near a surface
+    unknown = plan(data.queries, 20_000, budget=BUDGET)
+    assert (unknown.model, unknown.mixture, unknown.dim) == ("atlas", None, 1)
+    assert math.isnan(unknown.public_only_error)
+    assert "the noise is estimated from the public points" in unknown.advice
+
+
+def test_columns_that_are_noise_alone_do_not_speak_for_a_mixture():
+    """Scaled by their spread they would count as much as the others; an atlas measures distances."""
+    sample = simulate(make_shape("sphere", ambient=8), 1, 300, 0.1, np.random.default_rng(0))
+    noise = float(np.sqrt(((sample.queries - sample.clean) ** 2).mean()))
+    made = plan(sample.queries, 50_000, budget=BUDGET, noise=noise / mads(sample.queries))
+    assert made.model == "atlas"
+
+
+@pytest.mark.parametrize("n", [50, 200, 1000])
+def test_few_records(n, ledger):
+    queries = noisy(markers(60, 1), 0.5)
+    noise = 0.5 / mads(queries)
+    made = plan(queries, n, budget=BUDGET, noise=noise)
+    assert made.model == "nothing"
+    assert made.verdict in ("not enough records", "harm likely", "no gain")
+    assert made.advice.startswith("Do not spend: ")
+    assert "\n" not in made.advice
+    with pytest.raises(ValueError, match="Nothing was spent; accept_risk=True spends all the same"):
+        release_mixture(
+            markers(n, 3), public=queries, noise=noise, budget=BUDGET, ledger=ledger, dataset="people"
+        )
+    with pytest.raises(ValueError, match="Nothing was spent; accept_risk=True spends all the same"):
+        release_atlas(
+            markers(n, 3), queries, dim=2, noise=noise, budget=BUDGET, ledger=ledger, dataset="people"
+        )
+    assert ledger.history("people") == ()
+
+
+def test_five_queries():
+    queries = noisy(markers(5, 1), 0.5)
+    made = plan(queries, 50_000, budget=BUDGET, noise=0.5)  # in MADs
+    assert (made.model, made.atlas) == ("mixture", None)
+    assert "the public points alone are too few to learn from" in made.advice
+    with pytest.raises(ValueError, match=r"anchors has 5 sample\(s\): must have at least D \+ 2 = 22"):
+        plan(queries, 50_000, budget=BUDGET)
+    few = circle(5).queries
+    for noise in (None, 0.3):
+        made = plan(few, 20_000, budget=BUDGET, noise=noise, model="atlas")
+        assert made.model == "nothing"
+        assert "5 different public point(s) cannot show a surface: an atlas needs 20" in made.advice
+
+
+def test_constant_columns():
+    data = circle()
+    queries = np.column_stack([data.queries, np.full(len(data.queries), 7.0)])
+    with pytest.raises(ValueError, match="median absolute deviation of 0"):
+        plan(queries, 20_000, budget=BUDGET, noise=0.3)
+    made = plan(queries, 20_000, budget=BUDGET)  # an atlas needs no units of the columns
+    assert (made.model, made.dim) == ("atlas", 1)
+
+
+def test_missing_values_and_one_column_are_for_a_mixture():
+    queries = noisy(markers(60, 1), 0.5)
+    queries[::7, 3] = np.nan
+    made = plan(queries, 50_000, budget=BUDGET, noise=0.5)
+    assert (made.model, made.atlas) == ("mixture", None)
+    with pytest.raises(ValueError, match="noise = None: must be given for points with missing values"):
+        plan(queries, 50_000, budget=BUDGET)
+    with pytest.raises(ValueError, match="anchors contains NaN"):
+        plan(queries, 50_000, budget=BUDGET, noise=0.5, model="atlas")
+    one = noisy(markers(60, 1)[:, :1], 0.5)
+    assert plan(one, 50_000, budget=BUDGET, noise=0.5).candidate == "mixture"
+    with pytest.raises(ValueError, match="noise = None: must be given"):
+        plan(one, 50_000, budget=BUDGET)
+
+
+def test_noise_of_zero():
+    data = circle()
+    made = plan(data.clean, 20_000, budget=BUDGET, noise=0)
+    assert (made.verdict, made.candidate, made.raw_error) == ("no gain", "mixture", 0.0)
+    assert "nothing to clean" in made.advice
+    gaps = data.clean.copy()
+    gaps[::5, 0] = np.nan
+    made = plan(gaps, 20_000, budget=BUDGET, noise=0)
+    assert made.candidate == "mixture"
+    assert 0.0 < made.predicted_error <= made.raw_error * 1.02
+
+
+def test_noise_by_column_and_a_preprocessor_with_logarithms():
+    data = circle()
+    noise = float(np.sqrt(((data.queries - data.clean) ** 2).mean()))
+    frame = pd.DataFrame(np.exp(data.queries) * [1.0, 50.0], columns=["a", "b"])
+    units = Preprocessor.from_public(frame.to_numpy(), log=True, column_names=["a", "b"])
+    made = plan(frame, 20_000, budget=BUDGET, noise={"a": noise, "b": noise}, preprocess=units)
+    assert made.model == "atlas"
+    assert made.dim == 1
+    assert [one.name for one in made.columns] == ["a", "b"]
+    assert [one.raw for one in made.columns] == pytest.approx([noise] * 2)  # relative
+    with pytest.raises(ValueError, match="noise lacks 'b'"):
+        plan(frame, 20_000, budget=BUDGET, noise={"a": noise}, preprocess=units)
+
+
+def test_many_public_points_are_thinned():
+    data = circle(60_000)
+    made = plan(data.queries, 20_000, budget=BUDGET, noise=0.3)
+    assert made.atlas is not None
+    assert made.atlas.search.points.shape[0] < 10_000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n": 0}, "n = 0"),
+        ({"model": "forest"}, "model = 'forest'"),
+        ({"dim": 2}, "dim = 2: must be below the number of columns"),
+        ({"dim": "two"}, "dim = 'two'"),
+        ({"noise": -1}, "noise = -1"),
+        ({"noise": "much"}, "noise"),
+        ({"cover": 0.0}, "cover = 0"),
+        ({"bandwidth": -1.0}, "bandwidth = -1"),
+        ({"adjacency": "near"}, "adjacency = 'near'"),
+        ({"n_threads": 0}, "n_threads = 0"),
+        ({"preprocess": "log"}, "preprocess = 'log': must be a Preprocessor or None"),
+    ],
+)
+def test_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        plan(**{"anchors": circle(60).queries, "n": 20_000, "budget": BUDGET, **change})

@@ -8,10 +8,10 @@ one factor for all components (`clip.py`), and the responsibilities
 
     r_k = e_k / sum_l e_l,    e_k = exp(log_weight_k - |W_k^T (y - m_k)|^2 / 2),
 
-in which components far behind the best one count as zero (`responsibilities.py`). All of it is a function
-of the record and of released numbers: every sum has one order, products and sums are fused where the code
-says so and nowhere else, and the exponential is our own (`elementary.py`). So no bit depends on the block,
-the thread or the machine that a record is in.
+in which components far behind the best one count as zero (`responsibilities.py`). All of it is a function of
+the record and of released numbers: every sum has one order, products and sums are fused where the code says
+so and nowhere else, and the exponential is our own (`elementary.py`). So no bit depends on the block, the
+thread or the machine that a record is in.
 """
 
 from __future__ import annotations

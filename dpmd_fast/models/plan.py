@@ -101,8 +101,9 @@ def plan(
     search = search_before_spending(Z, n, budget, d, adjacency=adjacency, cover=cover, n_threads=n_threads)
     h = search.choose() if auto else checked_bandwidth(bandwidth)
     predicted = search.at(h)
-    rounds = rounds_for(predicted.signal)
-    enough = _enough(budget, predicted.signal)
+    scatter = search.scatter / h
+    rounds = rounds_for(predicted.signal, scatter)
+    enough = _enough(budget, predicted.signal, scatter)
     features = search.points.shape[1] + 1
     pairs = n * predicted.reach * features * features * (rounds + 1)
     return Plan(
@@ -119,17 +120,17 @@ def plan(
     )
 
 
-def _enough(budget: Budget, signal: float) -> float:
+def _enough(budget: Budget, signal: float, scatter: float) -> float:
     """Return the epsilon at which S / s, which grows with mu, supports three rounds."""
     epsilon = budget.epsilon
     factor = math.sqrt(2.0)
-    while rounds_for(signal * Budget(epsilon, budget.delta, budget.conversion).mu / budget.mu) < 3:
+    while rounds_for(signal * Budget(epsilon, budget.delta, budget.conversion).mu / budget.mu, scatter) < 3:
         epsilon *= factor
         if epsilon > 1e4:
             return math.inf
     while epsilon > 1e-3:
         smaller = Budget(epsilon / factor, budget.delta, budget.conversion)
-        if rounds_for(signal * smaller.mu / budget.mu) < 3:
+        if rounds_for(signal * smaller.mu / budget.mu, scatter) < 3:
             break
         epsilon /= factor
     return epsilon

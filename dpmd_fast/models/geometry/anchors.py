@@ -9,15 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from dpmd_fast.kernels.charts import make_field, move
+from dpmd_fast.kernels.charts import Field, make_field, move
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.moments import record_norms
 from dpmd_fast.models.geometry.tuning import (
+    BIAS_NOISE,
+    BIAS_POINTS,
+    BIAS_RATIO,
+    BIAS_SPLITS,
     CLIP_SHARE,
     FEWEST_PUBLIC,
     HOMOGENEOUS,
     MOST_PUBLIC,
+    PROJECTION_PASSES,
     PUBLIC_BYTES,
     PUBLIC_HOMOGENEOUS,
     SMOOTHING_PASSES,
@@ -28,10 +33,10 @@ Floats = NDArray[np.float64]
 _STEPS = 1 << 31  # lattice steps per largest contribution: without noise, fine steps cost nothing
 
 
-def thinned(Z: Floats) -> Floats:
-    """Return at most a few thousand of the public points, evenly spaced in their order; fewer in high D."""
+def thinned(Z: Floats, most: int = MOST_PUBLIC) -> Floats:
+    """Return at most `most` of the public points, evenly spaced in their order; fewer in high D."""
     room = PUBLIC_BYTES // (48 * (Z.shape[1] + 1) ** 2)
-    most = max(FEWEST_PUBLIC, min(MOST_PUBLIC, room))
+    most = max(FEWEST_PUBLIC, min(most, room))
     if len(Z) <= most:
         return Z
     return Z[np.linspace(0, len(Z) - 1, most).astype(np.intp)]
@@ -70,6 +75,43 @@ def smoothed(Z: Floats, h: float, dim: int, n_threads: int | None = None) -> Flo
     around = public_moments(Z, Z, h, PUBLIC_HOMOGENEOUS, n_threads)
     centers, tangents = Z + around.offsets, top_vectors(around.covariance, dim)
     return move(make_field(centers, tangents, np.ones(len(Z)), h, passes=SMOOTHING_PASSES), Z, n_threads)[0]
+
+
+def public_bias2(Z: Floats, h: float, dim: int, n_threads: int | None = None) -> float:
+    """Return the squared bias of a map of round 1 at a bandwidth, estimated from public points; 0 if hidden.
+
+    Maps are made from each half of the points, at `h` and at a smaller bandwidth, and move the same points.
+    What the smaller bandwidth changes is bias that both halves share and noise that they do not: the mean
+    product of the two changes is free of noise on average. Changes along the surface do not count. A share of
+    the energy that the halves do not agree on is subtracted, because the product is noisy as well.
+    """
+    Z = thinned(Z, BIAS_POINTS)
+    flat = smoothed(Z, h, dim, n_threads)
+    around = public_moments(Z, flat, h, PUBLIC_HOMOGENEOUS, n_threads)
+    tangents = top_vectors(around.covariance, dim)
+    common, energy, splits = 0.0, 0.0, 0
+    for bit in range(BIAS_SPLITS):
+        odd = (np.arange(len(Z)) >> bit) & 1 == 1
+        changes, both = [], np.ones(len(flat), np.bool_)
+        for half in (Z[odd], Z[~odd]):
+            wide, reached = move(_public_map(half, h, dim, n_threads), flat, n_threads)
+            narrow, reached_too = move(_public_map(half, BIAS_RATIO * h, dim, n_threads), flat, n_threads)
+            along = np.matmul((wide - narrow)[:, None, :], tangents)
+            changes.append(wide - narrow - np.matmul(along, tangents.transpose(0, 2, 1))[:, 0])
+            both &= reached & reached_too
+        if both.any():
+            first, second = changes[0][both], changes[1][both]
+            common += float((first * second).sum(axis=1).mean())
+            energy += 0.5 * float((first**2 + second**2).sum(axis=1).mean())
+            splits += 1
+    return max(0.0, common - BIAS_NOISE * (energy - common)) / max(1, splits)
+
+
+def _public_map(Z: Floats, h: float, dim: int, n_threads: int | None) -> Field:
+    """Return the map of round 1 with charts at all public points, and these in the place of records."""
+    around = public_moments(Z, Z, h, PUBLIC_HOMOGENEOUS, n_threads)
+    tangents = top_vectors(around.covariance, dim)
+    return make_field(Z + around.offsets, tangents, around.mass, h, passes=PROJECTION_PASSES)
 
 
 def largest_gap(covariances: Floats, weights: Floats) -> int:

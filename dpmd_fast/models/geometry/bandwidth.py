@@ -9,6 +9,7 @@ how small the bandwidth can be: with few records, their own scatter does not ave
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,16 +18,22 @@ from dpmd_fast.models.geometry.anchors import (
     Floats,
     SignalPrediction,
     predict_round,
+    public_bias2,
     rms_radius,
     smoothed,
     spectrum_dim,
 )
 from dpmd_fast.models.geometry.tuning import (
     BANDWIDTH_STEP,
+    BIAS_AT,
     BIAS_LEFT,
     BIAS_ORDER,
     ENOUGH_RECORDS,
     ENOUGH_SIGNAL,
+    FINAL_BIAS,
+    FINAL_NOISE,
+    FINAL_SAMPLING,
+    FINAL_SIGNAL,
     FIND_SHARE,
     FIRST_SHARE,
     HOPELESS_ERROR,
@@ -34,17 +41,33 @@ from dpmd_fast.models.geometry.tuning import (
     LEAST_COLUMNS,
     LEAST_RATIO,
     LEAST_SIGNAL,
+    LEAST_START,
     MAP_NOISE,
     NOISY_SIGNAL,
+    PUBLIC_BIAS_ORDER,
     REFINE_SHARE,
     RESIDUAL_BANDWIDTH,
     SCATTER_LEFT,
     SHRINK,
+    WORTH_LESS,
     WORTH_SHRINKING,
 )
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import relative_sensitivity
+
+
+class FinalError(NamedTuple):
+    """Parts of the predicted error of a finished map: mean distances, in the units of the data."""
+
+    noise: float
+    bias: float
+    sampling: float  # the records' own scatter that does not average out
+
+    @property
+    def total(self) -> float:
+        """The predicted mean distance of transformed points from the manifold."""
+        return math.hypot(*self)
 
 
 class BandwidthSearch:
@@ -115,18 +138,46 @@ class BandwidthSearch:
         records = RESIDUAL_BANDWIDTH**self.dim * self.at(h).records
         return scatter * math.sqrt((self.dim + 1) / max(records, 1.0))
 
+    @cached_property
+    def _bias_factor(self) -> float:
+        """The bias of maps of public points, over a power of the bandwidth: least squares over a few."""
+        widths = np.array([share * self.largest for share in BIAS_AT])
+        found = [public_bias2(self.points, h, self.dim, self._n_threads) for h in widths]
+        powers = widths ** (2.0 * PUBLIC_BIAS_ORDER)
+        return math.sqrt(float(powers @ np.array(found) / (powers @ powers)))
+
+    def final_error(self, h: float) -> FinalError:
+        """Return the predicted error of the finished map, with all of the budget spent at a bandwidth."""
+        predicted = self.at(h)
+        noisy = 1.0 + (FINAL_SIGNAL / predicted.signal) ** 2
+        return FinalError(
+            noise=FINAL_NOISE * h / predicted.signal * noisy,
+            bias=FINAL_BIAS * self._bias_factor * h**PUBLIC_BIAS_ORDER,
+            sampling=FINAL_SAMPLING * self.sampling_error(h, self.scatter),
+        )
+
     def choose(self) -> float:
-        """Return the smallest bandwidth above the points' scatter with enough signal, else the largest."""
+        """Return the bandwidth to begin with.
+
+        That is the smallest above the points' scatter with enough signal, else the largest; or a smaller one
+        above the scatter, if the public points predict a smaller error of the finished map there.
+        """
         floor = 4.0 * self.scatter
         if floor >= self.largest:
             return self.largest
         floor = max(floor, LEAST_RATIO * self.largest)  # for points without scatter
-        for k in range(int(math.log(self.largest / floor) / math.log(BANDWIDTH_STEP)), -1, -1):
-            h = self.largest / BANDWIDTH_STEP**k
-            enough = self.at(h).signal >= ENOUGH_SIGNAL
-            if enough and self.sampling_error(h, self.scatter) <= ENOUGH_RECORDS * h:
-                return h
-        return self.largest
+        steps = int(math.log(self.largest / floor) / math.log(BANDWIDTH_STEP))
+        widths = [self.largest / BANDWIDTH_STEP**k for k in range(steps, -1, -1)]
+        chosen = next((k for k, h in enumerate(widths) if self._enough(h)), steps)
+        error = self.final_error(widths[chosen]).total
+        smaller = [h for h in widths[:chosen] if h >= LEAST_START * self.largest]
+        best = min(smaller, key=lambda h: self.final_error(h).total, default=widths[chosen])
+        return best if self.final_error(best).total < WORTH_LESS * error else widths[chosen]
+
+    def _enough(self, h: float) -> bool:
+        """Return True if a bandwidth has so much signal, and so many records, that a larger one is worse."""
+        enough = self.at(h).signal >= ENOUGH_SIGNAL
+        return enough and self.sampling_error(h, self.scatter) <= ENOUGH_RECORDS * h
 
     def mostly_noise(self, h: float) -> bool:
         """Return True if the predicted noise error far exceeds the queries' own error."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from dpmd_fast.kernels.charts import Field, make_field, move
+from dpmd_fast.kernels.charts import make_field, move
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.moments import record_norms
@@ -30,6 +30,7 @@ from dpmd_fast.models.geometry.tuning import (
 from dpmd_fast.models.moments import LocalMoments, read_moments
 
 Floats = NDArray[np.float64]
+_NO_SPREAD = 1e-9  # variance in squared bandwidths, below which it is 0 up to rounding
 _STEPS = 1 << 31  # lattice steps per largest contribution: without noise, fine steps cost nothing
 
 
@@ -94,11 +95,14 @@ def public_bias2(Z: Floats, h: float, dim: int, n_threads: int | None = None) ->
         odd = (np.arange(len(Z)) >> bit) & 1 == 1
         changes, both = [], np.ones(len(flat), np.bool_)
         for half in (Z[odd], Z[~odd]):
-            wide, reached = move(_public_map(half, h, dim, n_threads), flat, n_threads)
-            narrow, reached_too = move(_public_map(half, BIAS_RATIO * h, dim, n_threads), flat, n_threads)
-            along = np.matmul((wide - narrow)[:, None, :], tangents)
-            changes.append(wide - narrow - np.matmul(along, tangents.transpose(0, 2, 1))[:, 0])
-            both &= reached & reached_too
+            moved = []
+            for width in (h, BIAS_RATIO * h):
+                points, reached = _moved_by_public(half, width, dim, flat, n_threads)
+                moved.append(points)
+                both &= reached
+            change = moved[0] - moved[1]
+            along = np.matmul(change[:, None, :], tangents)
+            changes.append(change - np.matmul(along, tangents.transpose(0, 2, 1))[:, 0])
         if both.any():
             first, second = changes[0][both], changes[1][both]
             common += float((first * second).sum(axis=1).mean())
@@ -107,11 +111,22 @@ def public_bias2(Z: Floats, h: float, dim: int, n_threads: int | None = None) ->
     return max(0.0, common - BIAS_NOISE * (energy - common)) / max(1, splits)
 
 
-def _public_map(Z: Floats, h: float, dim: int, n_threads: int | None) -> Field:
-    """Return the map of round 1 with charts at all public points, and these in the place of records."""
+def _moved_by_public(
+    Z: Floats, h: float, dim: int, points: Floats, n_threads: int | None
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Move points by the map of round 1 that has public points in the place of records, a chart at each.
+
+    Points around which the others spread in fewer than `dim` directions make no chart: the eigensolver would
+    choose its directions, and differently on each machine. Also returns which points have a chart in reach.
+    """
     around = public_moments(Z, Z, h, PUBLIC_HOMOGENEOUS, n_threads)
-    tangents = top_vectors(around.covariance, dim)
-    return make_field(Z + around.offsets, tangents, around.mass, h, passes=PROJECTION_PASSES)
+    spreads, vectors = np.linalg.eigh(around.covariance)
+    whole = spreads[:, -dim] > _NO_SPREAD * h * h
+    if not whole.any():
+        return points, np.zeros(len(points), np.bool_)
+    centers, tangents = (Z + around.offsets)[whole], np.ascontiguousarray(vectors[whole, :, -dim:])
+    field = make_field(centers, tangents, around.mass[whole], h, passes=PROJECTION_PASSES)
+    return move(field, points, n_threads)
 
 
 def largest_gap(covariances: Floats, weights: Floats) -> int:

@@ -1,9 +1,9 @@
 """Choose the bandwidth of an atlas from public points, and decide whether to start over with a smaller one.
 
-Public points predict how much signal a bandwidth gives, but not the curvature of the manifold. The first
-residual round shows whether a bandwidth is too large: the correction it finds, less what the noise of both
-rounds explains, is the bias of round 1. If there is plenty of signal, the number of records in a ball limits
-how small the bandwidth can be: with few records, their own scatter does not average out.
+Public points predict how much signal a bandwidth gives, but bias only where the manifold bends strongly. The
+first residual round shows whether a bandwidth is too large: the correction it finds, less what the noise of
+both rounds explains, is the bias of round 1. If there is plenty of signal, the number of records in a ball
+limits how small the bandwidth can be: with few records, their own scatter does not average out.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from dpmd_fast.models.geometry.tuning import (
     FINAL_SAMPLING,
     FINAL_SIGNAL,
     FIND_SHARE,
+    FIRST_BIAS,
     FIRST_SHARE,
     HOPELESS_ERROR,
     HOPELESS_SIGNAL,
@@ -51,6 +52,7 @@ from dpmd_fast.models.geometry.tuning import (
     SHRINK,
     WORTH_LESS,
     WORTH_SHRINKING,
+    rounds_for,
 )
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
@@ -150,11 +152,25 @@ class BandwidthSearch:
         """Return the predicted error of the finished map, with all of the budget spent at a bandwidth."""
         predicted = self.at(h)
         noisy = 1.0 + (FINAL_SIGNAL / predicted.signal) ** 2
+        corrected = rounds_for(predicted.signal, self.scatter / h) > 1
         return FinalError(
             noise=FINAL_NOISE * h / predicted.signal * noisy,
-            bias=FINAL_BIAS * self._bias_factor * h**PUBLIC_BIAS_ORDER,
+            bias=(FINAL_BIAS if corrected else FIRST_BIAS) * self._bias_factor * h**PUBLIC_BIAS_ORDER,
             sampling=FINAL_SAMPLING * self.sampling_error(h, self.scatter),
         )
+
+    def expected_error(self, h: float) -> FinalError:
+        """Return the predicted error of the finished map if "auto" begins with a bandwidth.
+
+        Where signal allows a test of the bias, the rounds can start over with a smaller bandwidth, as in
+        `decide_bandwidth`; the prediction is then the better of the two.
+        """
+        kept, smaller = self.final_error(h), SHRINK * h
+        if smaller < self.least or rounds_for(self.at(h).signal, self.scatter / h) < 3:
+            return kept
+        if self.at(smaller).signal < LEAST_SIGNAL:
+            return kept
+        return min(kept, self.final_error(smaller), key=lambda error: error.total)
 
     def choose(self) -> float:
         """Return the bandwidth to begin with.

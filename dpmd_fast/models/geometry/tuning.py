@@ -68,7 +68,7 @@ MOST_ATTEMPTS = 3  # [safety]
 # Error of a finished map, predicted before the spend [prediction]
 
 FINAL_NOISE, FINAL_SIGNAL = 0.53, 37.0  # noise in h s / S, and S / s at which it is twice that
-FINAL_BIAS = 0.5  # share of the bias of a public map that rounds leave
+FINAL_BIAS, FIRST_BIAS = 0.5, 1.4  # error over the bias of a public map: two or three rounds, and one alone
 FINAL_SAMPLING = 0.34  # of a local regression on records that scatter as public points do: these are noisier
 PUBLIC_BIAS_ORDER = 3.0  # power of the bandwidth with which the bias of public maps grows
 BIAS_RATIO = 0.6  # smaller bandwidth of the two that are compared

@@ -152,10 +152,9 @@ class BandwidthSearch:
         """Return the predicted error of the finished map, with all of the budget spent at a bandwidth."""
         predicted = self.at(h)
         noisy = 1.0 + (FINAL_SIGNAL / predicted.signal) ** 2
-        corrected = rounds_for(predicted.signal, self.scatter / h) > 1
         return FinalError(
             noise=FINAL_NOISE * h / predicted.signal * noisy,
-            bias=(FINAL_BIAS if corrected else FIRST_BIAS) * self._bias_factor * h**PUBLIC_BIAS_ORDER,
+            bias=FINAL_BIAS * self._bias_factor * h**PUBLIC_BIAS_ORDER,
             sampling=FINAL_SAMPLING * self.sampling_error(h, self.scatter),
         )
 
@@ -166,9 +165,10 @@ class BandwidthSearch:
         `decide_bandwidth`; the prediction is then the better of the two.
         """
         kept, smaller = self.final_error(h), SHRINK * h
-        if smaller < self.least or rounds_for(self.at(h).signal, self.scatter / h) < 3:
-            return kept
-        if self.at(smaller).signal < LEAST_SIGNAL:
+        rounds = rounds_for(self.at(h).signal, self.scatter / h)
+        if rounds == 1:  # no residual round reduces the bias
+            return kept._replace(bias=FIRST_BIAS / FINAL_BIAS * kept.bias)
+        if rounds == 2 or smaller < self.least or self.at(smaller).signal < LEAST_SIGNAL:
             return kept
         return min(kept, self.final_error(smaller), key=lambda error: error.total)
 

@@ -313,7 +313,8 @@ def _plan(
         columns = _columns(public, chosen, predicted / raw if raw > 0.0 else 1.0)
     enough, seconds = math.nan, math.nan
     if atlas is not None and atlas.search is not None:
-        enough = enough_epsilon(budget, atlas.signal_to_noise)
+        scatter = atlas.search.scatter / atlas.bandwidth
+        enough = enough_epsilon(budget, atlas.signal_to_noise, scatter)
         features = atlas.search.points.shape[1] + 1
         seconds = n * atlas.anchors_a_record * features * features * (atlas.rounds + 1) / _PAIRS_PER_SECOND
     return Plan(
@@ -358,17 +359,17 @@ def _advice(
     return advice if other is None or other.word == HELPS else f"{advice} {other.sentence}"
 
 
-def enough_epsilon(budget: Budget, signal: float) -> float:
+def enough_epsilon(budget: Budget, signal: float, scatter: float) -> float:
     """Return the epsilon at which S / s, which grows with mu, supports three rounds."""
     epsilon = budget.epsilon
     factor = math.sqrt(2.0)
-    while rounds_for(signal * Budget(epsilon, budget.delta, budget.conversion).mu / budget.mu) < 3:
+    while rounds_for(signal * Budget(epsilon, budget.delta, budget.conversion).mu / budget.mu, scatter) < 3:
         epsilon *= factor
         if epsilon > 1e4:
             return math.inf
     while epsilon > 1e-3:
         smaller = Budget(epsilon / factor, budget.delta, budget.conversion)
-        if rounds_for(signal * smaller.mu / budget.mu) < 3:
+        if rounds_for(signal * smaller.mu / budget.mu, scatter) < 3:
             break
         epsilon /= factor
     return epsilon

@@ -11,11 +11,9 @@ from dpmd_fast.models.geometry.anchors import Floats, rms_radius, spectrum_dim
 from dpmd_fast.models.geometry.bandwidth import (
     BandwidthSearch,
     leading,
-    predicted_noise,
     search_before_spending,
 )
 from dpmd_fast.models.geometry.tuning import (
-    BIAS_LEFT,
     BIAS_ORDER,
     HOMOGENEOUS,
     LEAST_COLUMNS,
@@ -108,7 +106,8 @@ def predict_atlas(
     search = search_before_spending(Z, n, budget, dim, adjacency=adjacency, cover=cover, n_threads=n_threads)
     h = search.choose() if bandwidth is None else bandwidth
     found = search.at(h)
-    noisy = predicted_noise(h, found.signal)
+    error = search.expected_error(h) if bandwidth is None else search.final_error(h)
+    noisy = math.hypot(error.noise, error.sampling)
     q, D, d = points.shape[1], Z.shape[1], search.dim
     known = variance is not None
     tail = max(0.0, float(((Z - Z.mean(axis=0)) ** 2).sum(axis=1).mean()) - rms_radius(points) ** 2)
@@ -116,10 +115,10 @@ def predict_atlas(
         variance = search.scatter**2 / max(1, q - d) if q == D else tail / (D - q)
     lost = max(0.0, tail - (D - q) * variance)  # what leaving the other coordinates out takes away
     raw2, along = D * variance, d * variance
-    bias2, smoothed2 = lost, math.nan
+    bias2, smoothed2 = error.bias**2 + lost, math.nan
     if known:
         thick2, smoothed2 = _off_surface(points, variance, h, d, n_threads)
-        bias2, smoothed2 = thick2 + lost, smoothed2 + lost
+        bias2, smoothed2 = bias2 + thick2, smoothed2 + lost
     predicted2 = found.covered * (along + bias2 + noisy**2) + (1.0 - found.covered) * raw2
     raw, predicted, public = (math.sqrt(value / D) for value in (raw2, predicted2, smoothed2))
     if not math.isnan(alone):
@@ -127,7 +126,7 @@ def predict_atlas(
     made = AtlasPrediction(
         dim=d,
         bandwidth=h,
-        rounds=rounds_for(found.signal),
+        rounds=rounds_for(found.signal, search.scatter / h),
         anchors=found.anchors,
         anchors_a_record=found.reach,
         signal_to_noise=found.signal,
@@ -170,10 +169,10 @@ def _clear_surface(Z: Floats, points: Floats, scatter: float) -> bool:
 def _off_surface(
     points: Floats, variance: float, h: float, dim: int, n_threads: int | None
 ) -> tuple[float, float]:
-    """Return the squared bias of an atlas, and the squared error of smoothing the points by themselves.
+    """Return how thick what the points lie near is, and the error of smoothing them by themselves: squares.
 
-    Two bandwidths tell the thickness of what the points lie near, which stays, from its curvature, whose
-    bias grows with the fourth power of the bandwidth and which residual rounds leave a part of.
+    Two bandwidths tell thickness, which an atlas takes away, from curvature, whose bias grows with a power of
+    the bandwidth and is predicted by `BandwidthSearch`.
     """
     variances, dims = np.full(points.shape[1], variance), range(dim, dim + 1)
     wide, narrow = (
@@ -182,7 +181,7 @@ def _off_surface(
     share = _NARROW ** (2.0 * BIAS_ORDER)
     off_wide, off_narrow = (max(0.0, one.left - dim * variance) for one in (wide, narrow))
     thick2 = min(off_wide, max(0.0, off_narrow - share * off_wide) / (1.0 - share))
-    return thick2 + BIAS_LEFT**2 * (off_wide - thick2), min(wide.error, narrow.error)
+    return thick2, min(wide.error, narrow.error)
 
 
 def _dimension(points: Floats, variance: float | None, n_threads: int | None) -> int:

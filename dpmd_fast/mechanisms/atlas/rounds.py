@@ -168,7 +168,7 @@ def run_rounds(
     shares: list[tuple[str, float]] = []
     for again in range(MOST_ATTEMPTS):
         signal = math.sqrt(left) * search.at(attempt.bandwidth).signal
-        wanted = rounds_for(signal) if number is None else number
+        wanted = rounds_for(signal, search.scatter / attempt.bandwidth) if number is None else number
         if bandwidth is not None or number is not None or wanted < 3 or again == MOST_ATTEMPTS - 1:
             for share in shares_of(wanted):
                 shares.append(rounds.run(attempt, left * share))

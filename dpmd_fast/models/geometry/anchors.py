@@ -14,11 +14,16 @@ from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.moments import record_norms
 from dpmd_fast.models.geometry.tuning import (
+    BIAS_NOISE,
+    BIAS_POINTS,
+    BIAS_RATIO,
+    BIAS_SPLITS,
     CLIP_SHARE,
     FEWEST_PUBLIC,
     HOMOGENEOUS,
     MOST_PUBLIC,
     OCCUPIED,
+    PROJECTION_PASSES,
     PUBLIC_BYTES,
     PUBLIC_HOMOGENEOUS,
     SMOOTHING_PASSES,
@@ -26,13 +31,14 @@ from dpmd_fast.models.geometry.tuning import (
 from dpmd_fast.models.moments import LocalMoments, read_moments
 
 Floats = NDArray[np.float64]
+_NO_SPREAD = 1e-9  # variance in squared bandwidths, below which it is 0 up to rounding
 _STEPS = 1 << 31  # lattice steps per largest contribution: without noise, fine steps cost nothing
 
 
-def thinned(Z: Floats) -> Floats:
-    """Return at most a few thousand of the public points, evenly spaced in their order; fewer in high D."""
+def thinned(Z: Floats, most: int = MOST_PUBLIC) -> Floats:
+    """Return at most `most` of the public points, evenly spaced in their order; fewer in high D."""
     room = PUBLIC_BYTES // (48 * (Z.shape[1] + 1) ** 2)
-    most = max(FEWEST_PUBLIC, min(MOST_PUBLIC, room))
+    most = max(FEWEST_PUBLIC, min(most, room))
     if len(Z) <= most:
         return Z
     return Z[np.linspace(0, len(Z) - 1, most).astype(np.intp)]
@@ -71,6 +77,57 @@ def smoothed(Z: Floats, h: float, dim: int, n_threads: int | None = None) -> Flo
     around = public_moments(Z, Z, h, PUBLIC_HOMOGENEOUS, n_threads)
     centers, tangents = Z + around.offsets, top_vectors(around.covariance, dim)
     return move(make_field(centers, tangents, np.ones(len(Z)), h, passes=SMOOTHING_PASSES), Z, n_threads)[0]
+
+
+def public_bias2(Z: Floats, h: float, dim: int, n_threads: int | None = None) -> float:
+    """Return the squared bias of a map of round 1 at a bandwidth, estimated from public points; 0 if hidden.
+
+    Maps are made from each half of the points, at `h` and at a smaller bandwidth, and move the same points.
+    What the smaller bandwidth changes is bias that both halves share and noise that they do not: the mean
+    product of the two changes is free of noise on average. Changes along the surface do not count. A share of
+    the energy that the halves do not agree on is subtracted, because the product is noisy as well.
+    """
+    Z = thinned(Z, BIAS_POINTS)
+    flat = smoothed(Z, h, dim, n_threads)
+    around = public_moments(Z, flat, h, PUBLIC_HOMOGENEOUS, n_threads)
+    tangents = top_vectors(around.covariance, dim)
+    common, energy, splits = 0.0, 0.0, 0
+    for bit in range(BIAS_SPLITS):
+        odd = (np.arange(len(Z)) >> bit) & 1 == 1
+        changes, both = [], np.ones(len(flat), np.bool_)
+        for half in (Z[odd], Z[~odd]):
+            moved = []
+            for width in (h, BIAS_RATIO * h):
+                points, reached = _moved_by_public(half, width, dim, flat, n_threads)
+                moved.append(points)
+                both &= reached
+            change = moved[0] - moved[1]
+            along = np.matmul(change[:, None, :], tangents)
+            changes.append(change - np.matmul(along, tangents.transpose(0, 2, 1))[:, 0])
+        if both.any():
+            first, second = changes[0][both], changes[1][both]
+            common += float((first * second).sum(axis=1).mean())
+            energy += 0.5 * float((first**2 + second**2).sum(axis=1).mean())
+            splits += 1
+    return max(0.0, common - BIAS_NOISE * (energy - common)) / max(1, splits)
+
+
+def _moved_by_public(
+    Z: Floats, h: float, dim: int, points: Floats, n_threads: int | None
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Move points by the map of round 1 that has public points in the place of records, a chart at each.
+
+    Points around which the others spread in fewer than `dim` directions make no chart: the eigensolver would
+    choose its directions, and differently on each machine. Also returns which points have a chart in reach.
+    """
+    around = public_moments(Z, Z, h, PUBLIC_HOMOGENEOUS, n_threads)
+    spreads, vectors = np.linalg.eigh(around.covariance)
+    whole = spreads[:, -dim] > _NO_SPREAD * h * h
+    if not whole.any():
+        return points, np.zeros(len(points), np.bool_)
+    centers, tangents = (Z + around.offsets)[whole], np.ascontiguousarray(vectors[whole, :, -dim:])
+    field = make_field(centers, tangents, around.mass[whole], h, passes=PROJECTION_PASSES)
+    return move(field, points, n_threads)
 
 
 def largest_gap(covariances: Floats, weights: Floats) -> int:

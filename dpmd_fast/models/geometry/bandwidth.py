@@ -1,14 +1,15 @@
 """Choose the bandwidth of an atlas from public points, and decide whether to start over with a smaller one.
 
-Public points predict how much signal a bandwidth gives, but not the curvature of the manifold. The first
-residual round shows whether a bandwidth is too large: the correction it finds, less what the noise of both
-rounds explains, is the bias of round 1. If there is plenty of signal, the number of records in a ball limits
-how small the bandwidth can be: with few records, their own scatter does not average out.
+Public points predict how much signal a bandwidth gives, but bias only where the manifold bends strongly. The
+first residual round shows whether a bandwidth is too large: the correction it finds, less what the noise of
+both rounds explains, is the bias of round 1. If there is plenty of signal, the number of records in a ball
+limits how small the bandwidth can be: with few records, their own scatter does not average out.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,32 +18,56 @@ from dpmd_fast.models.geometry.anchors import (
     Floats,
     SignalPrediction,
     predict_round,
+    public_bias2,
     rms_radius,
     smoothed,
     spectrum_dim,
 )
 from dpmd_fast.models.geometry.tuning import (
     BANDWIDTH_STEP,
+    BIAS_AT,
     BIAS_LEFT,
     BIAS_ORDER,
     ENOUGH_RECORDS,
     ENOUGH_SIGNAL,
+    FINAL_BIAS,
+    FINAL_NOISE,
+    FINAL_SAMPLING,
+    FINAL_SIGNAL,
     FIND_SHARE,
+    FIRST_BIAS,
     FIRST_SHARE,
     LEAST_COLUMNS,
     LEAST_RATIO,
     LEAST_SIGNAL,
+    LEAST_START,
     MAP_NOISE,
     NOISY_SIGNAL,
+    PUBLIC_BIAS_ORDER,
     REFINE_SHARE,
     RESIDUAL_BANDWIDTH,
     SCATTER_LEFT,
     SHRINK,
+    WORTH_LESS,
     WORTH_SHRINKING,
+    rounds_for,
 )
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import relative_sensitivity
+
+
+class FinalError(NamedTuple):
+    """Parts of the predicted error of a finished map: mean distances, in the units of the data."""
+
+    noise: float
+    bias: float
+    sampling: float  # the records' own scatter that does not average out
+
+    @property
+    def total(self) -> float:
+        """The predicted mean distance of transformed points from the manifold."""
+        return math.hypot(*self)
 
 
 class BandwidthSearch:
@@ -113,18 +138,60 @@ class BandwidthSearch:
         records = RESIDUAL_BANDWIDTH**self.dim * self.at(h).records
         return scatter * math.sqrt((self.dim + 1) / max(records, 1.0))
 
+    @cached_property
+    def _bias_factor(self) -> float:
+        """The bias of maps of public points, over a power of the bandwidth: least squares over a few."""
+        widths = np.array([share * self.largest for share in BIAS_AT])
+        found = [public_bias2(self.points, h, self.dim, self._n_threads) for h in widths]
+        powers = widths ** (2.0 * PUBLIC_BIAS_ORDER)
+        return math.sqrt(float(powers @ np.array(found) / (powers @ powers)))
+
+    def final_error(self, h: float) -> FinalError:
+        """Return the predicted error of the finished map, with all of the budget spent at a bandwidth."""
+        predicted = self.at(h)
+        noisy = 1.0 + (FINAL_SIGNAL / predicted.signal) ** 2
+        return FinalError(
+            noise=FINAL_NOISE * h / predicted.signal * noisy,
+            bias=FINAL_BIAS * self._bias_factor * h**PUBLIC_BIAS_ORDER,
+            sampling=FINAL_SAMPLING * self.sampling_error(h, self.scatter),
+        )
+
+    def expected_error(self, h: float) -> FinalError:
+        """Return the predicted error of the finished map if "auto" begins with a bandwidth.
+
+        Where signal allows a test of the bias, the rounds can start over with a smaller bandwidth, as in
+        `decide_bandwidth`; the prediction is then the better of the two.
+        """
+        kept, smaller = self.final_error(h), SHRINK * h
+        rounds = rounds_for(self.at(h).signal, self.scatter / h)
+        if rounds == 1:  # no residual round reduces the bias
+            return kept._replace(bias=FIRST_BIAS / FINAL_BIAS * kept.bias)
+        if rounds == 2 or smaller < self.least or self.at(smaller).signal < LEAST_SIGNAL:
+            return kept
+        return min(kept, self.final_error(smaller), key=lambda error: error.total)
+
     def choose(self) -> float:
-        """Return the smallest bandwidth above the points' scatter with enough signal, else the largest."""
+        """Return the bandwidth to begin with.
+
+        That is the smallest above the points' scatter with enough signal, else the largest; or a smaller one
+        above the scatter, if the public points predict a smaller error of the finished map there.
+        """
         floor = 4.0 * self.scatter
         if floor >= self.largest:
             return self.largest
         floor = max(floor, LEAST_RATIO * self.largest)  # for points without scatter
-        for k in range(int(math.log(self.largest / floor) / math.log(BANDWIDTH_STEP)), -1, -1):
-            h = self.largest / BANDWIDTH_STEP**k
-            enough = self.at(h).signal >= ENOUGH_SIGNAL
-            if enough and self.sampling_error(h, self.scatter) <= ENOUGH_RECORDS * h:
-                return h
-        return self.largest
+        steps = int(math.log(self.largest / floor) / math.log(BANDWIDTH_STEP))
+        widths = [self.largest / BANDWIDTH_STEP**k for k in range(steps, -1, -1)]
+        chosen = next((k for k, h in enumerate(widths) if self._enough(h)), steps)
+        error = self.final_error(widths[chosen]).total
+        smaller = [h for h in widths[:chosen] if h >= LEAST_START * self.largest]
+        best = min(smaller, key=lambda h: self.final_error(h).total, default=widths[chosen])
+        return best if self.final_error(best).total < WORTH_LESS * error else widths[chosen]
+
+    def _enough(self, h: float) -> bool:
+        """Return True if a bandwidth has so much signal, and so many records, that a larger one is worse."""
+        enough = self.at(h).signal >= ENOUGH_SIGNAL
+        return enough and self.sampling_error(h, self.scatter) <= ENOUGH_RECORDS * h
 
 
 def search_before_spending(

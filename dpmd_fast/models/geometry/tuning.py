@@ -5,6 +5,8 @@
           four seeds.
 [rule]    fitted to the errors of this code on the same six shapes, when the rule that chooses the bandwidth
           was made.
+[prediction]  least squares to the logarithms of errors of this code at six bandwidths on circle, torus, Swiss
+          roll and wavy sheet, at the best of one to three rounds, at both deltas.
 [safety]  not tuned: keeps a number away from where something would break.
 
 `python benchmarks/accuracy.py` measures the six shapes and four held-out ones. S / s is the median mass of an
@@ -25,7 +27,10 @@ CORRECTION_REACH = 1.5  # squared reach beyond h, over the squared distance to t
 
 FIRST_SHARE = 0.35  # share of round 1 in the budget of three rounds [recipe]
 SPLITS = {1: (1.0,), 2: (0.4, 0.6), 3: (FIRST_SHARE, 0.3, 0.35)}  # shares by number of rounds [recipe]
-THREE_ROUNDS, TWO_ROUNDS = 110.0, 50.0  # S / s of round 1 that they need; with less they hurt [recipe]
+TWO_ROUNDS = 50.0  # S / s of round 1 that they need; with less they hurt [recipe]
+# S / s that three rounds need: 90 where the public points scatter by up to a tenth of the bandwidth, in
+# proportion to the scatter above that, up to 200; best of two and three at given bandwidths on ten shapes
+THREE_ROUNDS, WIDE_SCATTER, MOST_THREE = 90.0, 0.1, 200.0
 RESIDUAL_BANDWIDTH = 0.7  # bandwidth of residual rounds over that of round 1 [recipe]
 NORMAL_DEVIATIONS = 3.0  # h_N, up to which residuals count, in their deviations [recipe]
 LEAST_NORMAL = 0.15  # least h_N in bandwidths; without it h_N can collapse and discard every record [safety]
@@ -57,6 +62,20 @@ WORTH_SHRINKING = 0.97  # start over if the predicted error is below this share 
 # S / s of round 1, and shares of the first two rounds at which the bias is still visible [rule]
 BIAS_TESTS = ((250.0, (0.13, 0.13)), (150.0, (0.2, 0.2)), (0.0, (FIRST_SHARE, 0.3)))
 MOST_ATTEMPTS = 3  # [safety]
+
+# Error of a finished map, predicted before the spend [prediction]
+
+FINAL_NOISE, FINAL_SIGNAL = 0.53, 37.0  # noise in h s / S, and S / s at which it is twice that
+FINAL_BIAS, FIRST_BIAS = 0.5, 1.4  # error over the bias of a public map: two or three rounds, and one alone
+FINAL_SAMPLING = 0.34  # of a local regression on records that scatter as public points do: these are noisier
+PUBLIC_BIAS_ORDER = 3.0  # power of the bandwidth with which the bias of public maps grows
+BIAS_RATIO = 0.6  # smaller bandwidth of the two that are compared
+BIAS_AT = (0.8, 1.0)  # bandwidths at which they are, over the largest
+BIAS_SPLITS = 3  # ways to halve the public points
+BIAS_NOISE = 0.05  # share of the energy without bias that still gets into the estimate, at 1,000 points
+BIAS_POINTS = 1000  # that are used [safety]
+WORTH_LESS = 0.98  # begin with a smaller bandwidth if its predicted error is below this share
+LEAST_START = 0.5  # smallest bandwidth to begin with for that reason, over the largest: the range of the fit
 LEAST_RATIO = 1e-3  # smallest bandwidth to try over the largest [safety]
 
 # Public points
@@ -67,9 +86,13 @@ PUBLIC_HOMOGENEOUS = 0.2  # c of the moments of public points around one another
 SMOOTHING_PASSES = 2  # [recipe]
 
 
-def rounds_for(signal: float) -> int:
-    """Return the number of rounds that a predicted S / s of round 1 supports."""
-    return 3 if signal >= THREE_ROUNDS else 2 if signal >= TWO_ROUNDS else 1
+def rounds_for(signal: float, scatter: float) -> int:
+    """Return the number of rounds that a predicted S / s of round 1 supports.
+
+    `scatter` is that of the public points in bandwidths: the noise of a residual round grows with it.
+    """
+    three = min(MOST_THREE, THREE_ROUNDS * max(1.0, scatter / WIDE_SCATTER))
+    return 3 if signal >= three else 2 if signal >= TWO_ROUNDS else 1
 
 
 def shares_of(rounds: int) -> tuple[float, ...]:

@@ -76,7 +76,9 @@ BIAS_AT = (0.8, 1.0)  # bandwidths at which they are, over the largest
 BIAS_SPLITS = 3  # ways to halve the public points
 BIAS_NOISE = 0.05  # share of the energy without bias that still gets into the estimate, at 1,000 points
 BIAS_POINTS = 1000  # that are used [safety]
-WORTH_LESS = 0.98  # begin with a smaller bandwidth if its predicted error is below this share
+WORTH_LESS = (
+    0.9  # begin with a smaller bandwidth if its predicted error is below this share; .98 follows noise
+)
 LEAST_START = 0.5  # smallest bandwidth to begin with for that reason, over the largest: the range of the fit
 LEAST_RATIO = 1e-3  # smallest bandwidth to try over the largest [safety]
 

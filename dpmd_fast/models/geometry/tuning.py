@@ -5,10 +5,10 @@
           four seeds.
 [rule]    fitted to the errors of this code on the same six shapes, when the rule that chooses the bandwidth
           was made.
-[fit]     least squares to the logarithms of errors of this code at six bandwidths on circle, torus, Swiss roll
-          and wavy sheet, at the best of one to three rounds, at both deltas.
+[fit]     least squares to the logarithms of errors of this code at six bandwidths on circle, torus, Swiss
+          roll and wavy sheet, at the best of one to three rounds, at both deltas.
 [start]   chosen by hand from such errors and from bandwidths that the rule then took, on all shapes but the
-          sphere in R^100: the wavy sheet, the ellipse, the figure eight and the helix are not held out from it.
+          sphere in R^100: wavy sheet, ellipse, figure eight and helix are not held out from it.
 [safety]  not tuned: keeps a number away from where something would break.
 
 `python benchmarks/accuracy.py` measures the six shapes and four others. S / s is the median mass of an

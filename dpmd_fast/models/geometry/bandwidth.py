@@ -173,8 +173,8 @@ class BandwidthSearch:
     def choose(self) -> float:
         """Return the bandwidth to begin with.
 
-        That is the smallest above the points' scatter with enough signal, else the largest; or a smaller one
-        above the scatter, if the public points predict a smaller error of the finished map there.
+        That is the smallest above the points' scatter with enough signal: a test of the bias can follow. If
+        none has, it is the largest, or a smaller one at which public points predict a much smaller error.
         """
         floor = 4.0 * self.scatter
         if floor >= self.largest:
@@ -182,11 +182,12 @@ class BandwidthSearch:
         floor = max(floor, LEAST_RATIO * self.largest)  # for points without scatter
         steps = int(math.log(self.largest / floor) / math.log(BANDWIDTH_STEP))
         widths = [self.largest / BANDWIDTH_STEP**k for k in range(steps, -1, -1)]
-        chosen = next((k for k, h in enumerate(widths) if self._enough(h)), steps)
-        error = self.final_error(widths[chosen]).total
-        smaller = [h for h in widths[:chosen] if h >= LEAST_START * self.largest]
-        best = min(smaller, key=lambda h: self.final_error(h).total, default=widths[chosen])
-        return best if self.final_error(best).total < WORTH_LESS * error else widths[chosen]
+        for h in widths:
+            if self._enough(h):
+                return h
+        errors = {h: self.final_error(h).total for h in widths if h >= LEAST_START * self.largest}
+        best = min(errors, key=errors.__getitem__)
+        return best if errors[best] < WORTH_LESS * errors[self.largest] else self.largest
 
     def _enough(self, h: float) -> bool:
         """Return True if a bandwidth has so much signal, and so many records, that a larger one is worse."""

@@ -72,7 +72,6 @@ class Known:
     note: str
     examples: list[Picture]
     statuses: Table
-    expected: float | None  # mean squared error of measured values that is expected, raw = 1
     missing: int
 
 
@@ -118,7 +117,6 @@ def known_of(whole: Whole, cleaned: Cleaned) -> Known:
         note,
         _examples(whole, cleaned),
         _statuses(cleaned.status),
-        expected,
         missing,
     )
 

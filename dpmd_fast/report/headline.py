@@ -84,7 +84,10 @@ def model_headline(
     notes = []
     share = 1.0 if moved is None else float(moved.mean())
     if moved is not None:
-        notes.append(f"{percent(share, 1.0)} of the queries of this page moved; the others are as they came.")
+        moves = "All queries of this page moved."
+        if share < 1.0:
+            moves = f"{percent(share, 1.0)} of the queries of this page moved; the others are as they came."
+        notes.append(moves)
     notes += _risks(guarantee)
     far = share < LEAST_REACH
     verdict = None if model is None else model.verdict
@@ -125,10 +128,11 @@ def cleaned_headline(whole: Whole, cleaned: Cleaned) -> Headline:
     gone = cleaned.missing & good
     notes = [] if model.verdict is None else [f"At the release, for complete points: {model.verdict}"]
     notes += _risks(model.guarantee)
-    table, note = _by_column(whole, cleaned, noisy, gone)
     if not noisy.any() and not gone.any():
         sentence = "The queries have neither noise nor missing values: they come back as they are."
         return Headline("There is nothing to clean", True, sentence, notes=tuple(notes))
+    table: Table | None
+    table, note = _by_column(whole, cleaned, noisy, gone)
     word, parts = HELPS, []
     figures: tuple[Figure, ...] = ()
     if noisy.any():
@@ -146,6 +150,7 @@ def cleaned_headline(whole: Whole, cleaned: Cleaned) -> Headline:
                 f"{_change(raw, left)}, where it expects {number(expected, 3)}. They are not like the "
                 "records, or their noise is not what was given."
             )
+            table, note = None, ""
     else:
         parts.append("The noise is 0: measured values stay as they are.")
     if gone.any():
@@ -186,23 +191,20 @@ def _by_column(
     whole: Whole, cleaned: Cleaned, noisy: NDArray[np.bool_], gone: NDArray[np.bool_]
 ) -> tuple[Table, str]:
     """Return the expected errors of the first columns in their own units, and what they mean."""
+    kinds = []  # name before, name after, deviations before (D,), where
+    if noisy.any():
+        kinds.append(("measured, as it came", "cleaned", cleaned.noise, noisy))
+    if gone.any():
+        kinds.append(("missing, by the mean", "filled in", whole.spread, gone))
     rows = []
     for j in range(min(_COLUMNS_SHOWN, len(cleaned.noise))):
-        measured = (
-            (float(cleaned.noise[j]), _root(cleaned.bars[noisy[:, j], j])) if noisy[:, j].any() else None
-        )
-        filled = (float(whole.spread[j]), _root(cleaned.bars[gone[:, j], j])) if gone[:, j].any() else None
-        rows.append(
-            (
-                whole.names[j] + (" (logged)" if whole.logged(j) else ""),
-                *(
-                    "-" if pair is None else whole.deviation(j, value)
-                    for pair in (measured, filled)
-                    for value in pair or (0.0, 0.0)
-                ),
-            )
-        )
-    header = ("column", "measured, as it came", "cleaned", "missing, by the mean", "filled in")
+        cells = [whole.names[j] + (" (logged)" if whole.logged(j) else "")]
+        for _, _, before, where in kinds:
+            here = where[:, j]
+            pair = (float(before[j]), _root(cleaned.bars[here, j])) if here.any() else None
+            cells += ["-"] * 2 if pair is None else [whole.deviation(j, value) for value in pair]
+        rows.append(tuple(cells))
+    header = ("column", *(name for kind in kinds for name in kind[:2]))
     note = (
         "Expected error of a value (root mean square) in the unit of its column; of a logged column relative "
         "to the value."

@@ -25,7 +25,7 @@ from dpmd_fast.status import words_of
 STATUSES = {
     "ok": "cleaned",
     "filled": "cleaned, and missing values filled in",
-    "clipped": "cleaned, but a value lies beyond the limit of the preprocessing and counted as the limit",
+    "clipped": "cleaned; a value beyond the limit of the preprocessing was moved as the limit would be",
     "failed": "unchanged: the result is beyond the range of its type",
 }
 _LISTED = 20  # rows with a status

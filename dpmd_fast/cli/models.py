@@ -34,8 +34,7 @@ shape_options = joined(
     click.option(
         "--dim",
         type=INTEGER_OR_AUTO,
-        help="Atlas: intrinsic dimension of the manifold; 'auto' reads it off public points, then off the "
-        "release.",
+        help="Atlas: intrinsic dimension of the manifold; 'auto' reads it off public points.",
     ),
     click.option("--bandwidth", type=NUMBER_OR_AUTO, help="Atlas: radius of the charts.  [default: auto]"),
     click.option("--cover", type=float, help=f"Atlas: distance of charts in bandwidths.  [default: {COVER}]"),

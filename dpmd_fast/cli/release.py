@@ -205,7 +205,7 @@ def _prepared(public: PublicInput, chosen: str, options: dict[str, Any]) -> _Pre
         return _Prepared(
             partial(release_mixture, public=points, preprocess=public.preprocess, **options),
             public.source,
-            None,
+            public.points,
         )
     from dpmd_fast.mechanisms.atlas.release import release_atlas
 
@@ -220,8 +220,13 @@ def _report(
     from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.report.page import write_report
 
+    noise = asked.pop("noise")
+    by_column = isinstance(noise, dict)
+    asked["noise"] = ", ".join(f"{name} {size:g}" for name, size in noise.items()) if by_column else noise
     if isinstance(model, Mixture):
-        write_report(path, mixture=model, parameters=asked)
+        known = noise is not None and prepared.anchors is not None
+        cleaned = {"queries": prepared.anchors, "noise": noise} if known else {}
+        write_report(path, mixture=model, parameters=asked, **cleaned)
         return
     assert prepared.anchors is not None
     moved, status = model.transform(prepared.anchors, threads, return_status=True)

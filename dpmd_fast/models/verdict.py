@@ -31,6 +31,7 @@ AS_PREDICTED = 1.5  # factor between expected and predicted error that still cou
 
 HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW = "helps", "no gain", "harm likely", "not enough records"
 WORDS = (HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW)
+RISK_ACCEPTED = "A risk to the result, not to privacy, was accepted"  # how the note in a guarantee begins
 
 
 @dataclass(frozen=True)
@@ -141,4 +142,4 @@ def risk_noted(verdict: Verdict, accept_risk: bool) -> tuple[str, ...]:
     """Return the condition that a guarantee notes if a risk was accepted."""
     if verdict.word == HELPS or not accept_risk:
         return ()
-    return (f"A risk to the result, not to privacy, was accepted: the prediction was '{verdict.word}'.",)
+    return (f"{RISK_ACCEPTED}: the prediction was '{verdict.word}'.",)

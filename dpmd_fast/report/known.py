@@ -25,7 +25,7 @@ from dpmd_fast.status import words_of
 STATUSES = {
     "ok": "cleaned",
     "filled": "cleaned, and missing values filled in",
-    "clipped": "cleaned, but a value lies beyond the limit of the preprocessing and counted as the limit",
+    "clipped": "cleaned; a value beyond the limit of the preprocessing was moved as the limit would be",
     "failed": "unchanged: the result is beyond the range of its type",
 }
 _LISTED = 20  # rows with a status
@@ -72,7 +72,6 @@ class Known:
     note: str
     examples: list[Picture]
     statuses: Table
-    expected: float | None  # mean squared error of measured values that is expected, raw = 1
     missing: int
 
 
@@ -118,7 +117,6 @@ def known_of(whole: Whole, cleaned: Cleaned) -> Known:
         note,
         _examples(whole, cleaned),
         _statuses(cleaned.status),
-        expected,
         missing,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpmd_fast.models.gaussians.tuning import LEAST_MASS
 from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.models.preprocessor import Floats
 from dpmd_fast.report.mixture_plots import component_map
@@ -84,8 +85,8 @@ def components_of(whole: Whole) -> Components:
     K, D = mixture.means.shape
     sentence = (
         f"The records were released as {K} normal distribution{'s' if K > 1 else ''}, the components. The "
-        "weight of a component is its share of the records; its mass, the number of records behind it, must "
-        "stand well above the deviation of its noise."
+        "weight of a component is its share of the records; its mass is the number of records behind it. "
+        f"Components whose mass was below {LEAST_MASS:g} deviations of its noise were left out."
     )
     if K == 1:
         sentence += " With one component, cleaning is a linear filter."

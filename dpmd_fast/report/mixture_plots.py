@@ -47,7 +47,7 @@ def component_map(
         axis.scatter(
             *means.T,
             s=10.0 + 90.0 * weights / weights.max(),
-            color=COLORS["nonprivate"],
+            color=COLORS["whole"],
             linewidths=0,
             zorder=3,
         )

@@ -36,6 +36,7 @@ from dpmd_fast.report.checks import (
     one_line,
     texts_of,
 )
+from dpmd_fast.report.headline import cleaned_headline, model_headline, truth_headline
 from dpmd_fast.report.known import Known, cleaned_of, known_of, mixture_truth_of
 from dpmd_fast.report.mixture import components_of, whole_of
 from dpmd_fast.report.parts import account_of, budgeting, number, percent, signals_of
@@ -89,7 +90,7 @@ def write_report(
     column_names: Sequence[str] | None = None,
     sections: Sequence[Section] = (),
 ) -> None:
-    """Write a report, which appears complete or not at all.
+    """Write a report, which appears complete or not at all. It begins with the verdict after the spend.
 
     Parameters
     ----------
@@ -200,6 +201,9 @@ def _moved_parts(
         public = None if public is None else forward(public, name="public_points")
         units = " Distances, neighbours and maps are in preprocessed units."
     moved = np.isin(states, MOVED)
+    headline = model_headline(atlas, guarantee, moved)
+    if known is not None:
+        headline = truth_headline(atlas, guarantee, raw, clean, known)
     moves = moved_of(raw, clean, moved, bandwidth, names)
     shown = raw if public is None else public
     plane = plane_of(np.asarray(shown[sample_rows(len(shown), AMONG)], dtype=np.float64), names)
@@ -208,6 +212,7 @@ def _moved_parts(
     centers = None if atlas is None else atlas.charts.centers
     return {
         "subtitle": f"{m:,} public queries of {D:,} columns, {_route(atlas)}.",
+        "headline": headline,
         "tiles": _tiles(m, D, moves, bandwidth, guarantee, left),
         "maps": before_and_after(plane, before, after, moved[drawn]),
         "map_note": _map_note(m, len(drawn), D, public is None),
@@ -234,16 +239,19 @@ def _mixture_parts(
     K, D = mixture.means.shape
     whole = whole_of(mixture, checked_names(column_names, mixture, D))
     m, known, exact = 0, None, None
+    headline = model_headline(mixture, mixture.guarantee, None)
     if queries is not None:
         raw = checked_points("queries", queries, columns=D, missing=True)
         m = len(raw)
         cleaned = cleaned_of(whole, raw, noise)
         known = known_of(whole, cleaned)
+        headline = cleaned_headline(whole, cleaned)
         exact = None if truth is None else mixture_truth_of(whole, cleaned, checked_like("truth", truth, raw))
     model = f"a mixture of {K} component{'s' if K > 1 else ''}"
     alone = f"{model[0].upper()}{model[1:]} in {D:,} columns."
     return {
         "subtitle": f"{m:,} public queries of {D:,} columns, cleaned with {model}." if m else alone,
+        "headline": headline,
         "tiles": _mixture_tiles(mixture, m, known, left),
         "facts": [*_facts(asked, mixture.guarantee, m or None, D), *_mixture_facts(mixture)],
         "components": components_of(whole),
@@ -317,8 +325,6 @@ def _mixture_tiles(mixture: Mixture, m: int, known: Known | None, left: float | 
     tiles = [Fact("queries", f"{m:,}", f"{D:,} columns")] if m else []
     if known is not None:
         tiles.append(Fact("values missing", percent(known.missing, m * D), f"{known.missing:,} values"))
-        if known.expected is not None:
-            tiles.append(Fact("expected squared error", number(known.expected, 3), "raw queries = 1"))
     weakest = number(min(mixture.signal_to_noise), 3)
     tiles.append(Fact("components", f"{K:,}", f"mass over noise at least {weakest}"))
     claim = f"epsilon {guarantee.epsilon:g}, delta {guarantee.delta:g}"

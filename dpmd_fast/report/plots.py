@@ -18,9 +18,10 @@ Floats = NDArray[np.float64]
 
 INK = "#1f2933"
 GREY = "#9aa5b1"
-COLORS = {"raw": "#d64545", "nonprivate": "#3e7cb1", "private": "#2f855a"}
+# neither red nor green: colours tell before from after, not good from bad
+COLORS = {"raw": "#7a5195", "whole": "#1f2933", "private": "#3e7cb1"}
 ORANGE = "#c05621"  # queries that came back unchanged
-_ROUNDS = ("#2f855a", "#3e7cb1", "#b7791f", "#805ad5")
+_ROUNDS = ("#3e7cb1", "#7a5195", "#b7791f", "#52606d")
 WIDTH = 4.6  # inches, so that letters are readable at the width of a phone
 _PATHS = 400  # queries whose path is drawn
 _SIGNAL = "signal over noise of a chart, S/s"

@@ -9,7 +9,7 @@ import pytest
 from report_page import Page, digits, without_time
 from samples import make_atlas, make_mixture
 
-from dpmd_fast import Ledger, Preprocessor, write_report
+from dpmd_fast import Ledger, Preprocessor, Verdict, write_report
 from dpmd_fast.privacy.ledger.charge import Receipt
 from dpmd_fast.report.page import Section
 
@@ -33,6 +33,10 @@ def written(tmp_path, **arguments):
     path = tmp_path / "report.html"
     write_report(path, **arguments)
     return Page(path.read_bytes().decode("utf-8"))
+
+
+def framed(page):
+    return any(a.get("id") == "verdict" and a.get("class") == "framed" for _, a in page.attributes)
 
 
 def percent(value):
@@ -73,7 +77,25 @@ def test_known_and_guessed(tmp_path, preprocess):
     missing = int(np.isnan(raw).sum())
     assert f"mean squared error of {digits(np.mean(ratios), 3)} " in page.sections["known"]
     assert f"{missing} values ({digits(100 * missing / raw.size, 3)}\u00a0%) were missing" in page.text
-    assert page.facts["expected squared error"] == digits(np.mean(ratios), 3)
+    assert page.text.index("It helps") < page.text.index("Privacy")
+    left = noise * np.sqrt(np.mean(ratios))  # the noise is the same everywhere
+    assert page.facts["error of a value before"] == digits(noise, 3)
+    assert f"falls from {digits(noise, 3)} to {digits(left, 3)}." in page.sections["verdict"]
+    first = page.rows("verdict")
+    assert first["column"] == ["measured, as it came", "cleaned", "missing, by the mean", "filled in"]
+    for j, name in enumerate(NAMES):
+        logged = preprocess is not None and preprocess.log[j]
+        scale = 1.0 if preprocess is None else preprocess.scale[j]
+        gone = np.isnan(raw[:, j])
+        inside = bars[:, j] / (clean[:, j] if logged else 1.0)
+        sizes = (
+            noise * scale,
+            np.sqrt((inside[~gone] ** 2).mean()),
+            np.sqrt(second[j, j]) * scale,
+            np.sqrt((inside[gone] ** 2).mean()),
+        )
+        shown = [percent(size) if logged else digits(size, 3) for size in sizes]
+        assert first[name + " (logged)" * logged] == shown
     assert page.facts["components"] == "4"
     filled = int(np.isnan(raw).any(axis=1).sum())
     assert page.rows("statuses")["filled: cleaned, and missing values filled in"][0] == str(filled)
@@ -119,8 +141,47 @@ def test_truth_and_kinds_of_noise(tmp_path, noise):
     if noise == 0.0:
         assert after == before
         assert "only missing ones are filled in" in page.sections["known"]
-        assert "expected squared error" not in page.facts
+        assert "The noise is 0: measured values stay as they are." in page.sections["verdict"]
+        assert page.rows("verdict")["column"] == ["missing, by the mean", "filled in"]
     assert float(rows["filled in"][2]) < float(rows["filled in"][1])
+
+
+def test_queries_that_the_mixture_harms(tmp_path):
+    mixture = make_mixture(NAMES)
+    rng = np.random.default_rng(3)
+    far = 40.0 + 5.0 * rng.normal(size=(200, 3))  # nothing like the records
+    page = written(tmp_path, mixture=mixture, queries=far, noise=0.5)
+    moved = mixture.transform(far, 0.5)
+    _, bars = mixture.posterior(far, 0.5)
+    risk = np.sqrt(((moved - far) ** 2 - 0.25 + 2.0 * bars**2).mean())  # Stein's estimate
+    assert risk > 1.02 * 0.5
+    assert "It does harm" in page.sections["verdict"]
+    assert f"grows from 0.5 to {digits(risk, 3)}" in page.sections["verdict"]
+    assert not page.tables["verdict"]  # what the mixture expects is not so
+    assert framed(page)
+    # queries like the records are not taken for others: of 20 samples none
+    for seed in range(20):
+        raw, _ = make_queries(mixture, m=30, share=0.0, seed=seed)
+        assert not framed(written(tmp_path, mixture=mixture, queries=raw, noise=0.5))
+
+
+def test_first_lines_without_queries(tmp_path):
+    mixture = make_mixture(NAMES)
+    page = written(tmp_path, mixture=mixture)
+    assert "Whether it helps is not known" in page.sections["verdict"]
+    assert "noise of the queries was not given" in page.sections["verdict"]
+    assert "error of a value before" not in page.facts
+    told = Verdict("helps", "The error falls.", 0.5, 0.3, 0.25)
+    page = written(tmp_path, mixture=dataclasses.replace(mixture, verdict=told))
+    assert "It helps" in page.sections["verdict"]
+    assert "The error falls." in page.sections["verdict"]
+    assert page.facts["error of a value before"] == "0.5"
+    assert not framed(page)
+
+
+def test_nothing_to_clean(tmp_path):
+    page = written(tmp_path, mixture=make_mixture(NAMES), queries=np.zeros((5, 3)), noise=0.0)
+    assert "There is nothing to clean" in page.sections["verdict"]
 
 
 def test_odd_queries(tmp_path):

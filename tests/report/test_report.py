@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 from report_page import Page, digits, without_time
 
-from dpmd_fast import Atlas, Budget, Ledger
+from dpmd_fast import Atlas, Budget, Ledger, Verdict
 from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.preprocessor import Preprocessor
-from dpmd_fast.privacy.guarantee import certified_guarantee, paper_guarantee
+from dpmd_fast.models.verdict import risk_noted
+from dpmd_fast.privacy.guarantee import certified_guarantee, paper_guarantee, with_conditions
 from dpmd_fast.privacy.ledger.charge import Receipt
+from dpmd_fast.report import headline
 from dpmd_fast.report.page import Section, write_report
 from dpmd_fast.report.plots import Picture, plane_of
 from dpmd_fast.report.queries import sample_rows
@@ -241,6 +243,88 @@ def test_guarantee_in_one_sentence(tmp_path, guarantee):
     assert ("it protects nobody" in page.text) == (guarantee.holds == "not private")
     assert ("If all that it rests on is true" in page.text) == (guarantee.holds == "conditional")
     assert "signal" not in page.sections
+
+
+# The first lines
+
+
+def framed(page):
+    return any(a.get("id") == "verdict" and a.get("class") == "framed" for _, a in page.attributes)
+
+
+@pytest.mark.parametrize(
+    ("word", "after", "heading"),
+    [
+        ("helps", 0.05, "It helps"),
+        ("no gain", 0.1, "It does not help"),
+        ("harm likely", 0.3, "It does harm"),
+        ("not enough records", 0.099, "Too few records"),
+    ],
+)
+def test_verdict_in_the_first_lines(tmp_path, word, after, heading):
+    verdict = Verdict(word, f"A sentence about {word}.", 0.1, 0.07, after)
+    page = written(tmp_path, atlas=make_atlas(verdict=verdict), **make_run())
+    assert list(page.sections)[:2] == ["verdict", "guarantee"]
+    assert heading in page.sections["verdict"]
+    assert verdict.sentence in page.sections["verdict"]
+    assert page.facts["error of a value before"] == "0.1"
+    assert f"\n{after:g}{digits(100 * after / 0.1, 3)}\u00a0% of that before" in page.text.replace(
+        "error of a value after", "\n"
+    )
+    assert framed(page) == (word != "helps")
+    assert "in the units of the data" in page.sections["verdict"]
+
+
+def test_verdict_without_noise(tmp_path):
+    sentence = "The atlas reaches 100% of the public points; their noise was not given."
+    for word, heading in (("helps", "Whether it helps is not known"), ("harm likely", "Harm was predicted")):
+        atlas = make_atlas(verdict=Verdict(word, sentence, predicted_error=0.1))
+        page = written(tmp_path, atlas=atlas, **make_run())
+        assert heading in page.sections["verdict"]
+        assert sentence in page.sections["verdict"]
+        assert f"Before the spend the prediction was: {word}." in page.sections["verdict"]
+        assert "error of a value before" not in page.facts
+        assert framed(page) == (word != "helps")
+    for run in ({"atlas": make_atlas()}, {"guarantee": GUARANTEE}):
+        page = written(tmp_path, **run, **make_run())
+        assert "The noise of the queries was not given" in page.sections["verdict"]
+        assert not framed(page)
+
+
+def test_queries_out_of_reach_show(tmp_path):
+    verdict = Verdict("helps", "It fell.", 0.1, 0.07, 0.05)
+    for atlas in (make_atlas(), make_atlas(verdict=verdict)):
+        page = written(tmp_path, atlas=atlas, **make_run(outside=0.9))
+        assert "Most queries are out of reach" in page.sections["verdict"]
+        assert framed(page)
+
+
+def test_accepted_risk_shows(tmp_path):
+    verdict = Verdict("harm likely", "It will harm.", 0.1, 0.2)
+    noted = with_conditions(GUARANTEE, risk_noted(verdict, True))
+    page = written(tmp_path, atlas=make_atlas(guarantee=noted, verdict=verdict), **make_run())
+    assert "A risk to the result, not to privacy, was accepted" in page.sections["verdict"]
+
+
+def test_truth_in_the_first_lines(tmp_path):
+    run = make_run(outside=0.0)
+    for truth, heading in ((run["denoised"], "It helps"), (run["queries"], "It does harm")):
+        page = written(tmp_path, guarantee=GUARANTEE, **run, truth=truth + 1e-9)
+        assert heading in page.sections["verdict"]
+        before = np.sqrt(((run["queries"] - truth - 1e-9) ** 2).mean())
+        assert page.facts["error of a value before"] == digits(before, 3)
+        assert framed(page) == (heading != "It helps")
+
+
+def test_no_green_and_no_thresholds_of_its_own(tmp_path):
+    """Colour is no verdict: what is unconditional is written in ink."""
+    page = written(tmp_path, atlas=make_atlas(), **make_run())
+    style = page.html.split("<style>")[1].split("</style>")[0]
+    assert ".unconditional { color: var(--ink)" in style
+    for red, green, blue in re.findall(r"#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})\b", style):
+        assert int(green, 16) <= max(int(red, 16), int(blue, 16)), (red, green, blue)
+    source = (Path(headline.__file__)).read_text("utf-8")
+    assert not re.search(r"1\.02|0\.99|0\.5\b|1\.5\b", source)
 
 
 # The ledger

@@ -1,0 +1,240 @@
+"""The first lines of a report: did it help, in a sentence and two numbers?
+
+Words and thresholds are those of `models.verdict`. Nothing here is said by colour: a run that does not help
+says so in its heading, and its heading is framed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmd_fast.arguments import Points
+from dpmd_fast.models.atlas import Atlas
+from dpmd_fast.models.mixture import Mixture
+from dpmd_fast.models.preprocessor import Floats
+from dpmd_fast.models.verdict import (
+    AS_PREDICTED,
+    HARM_LIKELY,
+    HELPS,
+    LEAST_REACH,
+    NO_GAIN,
+    RISK_ACCEPTED,
+    TOO_FEW,
+    judged,
+)
+from dpmd_fast.privacy.guarantee import Guarantee
+from dpmd_fast.report.known import Cleaned
+from dpmd_fast.report.mixture import Whole
+from dpmd_fast.report.parts import Table, number, percent
+
+_HEADINGS = {
+    HELPS: "It helps",
+    NO_GAIN: "It does not help",
+    HARM_LIKELY: "It does harm: the queries are better left as they are",
+    TOO_FEW: "Too few records: most public points are out of reach",
+}
+_PREDICTED = {NO_GAIN: "No gain was predicted", HARM_LIKELY: "Harm was predicted"}
+_UNKNOWN = "Whether it helps is not known"
+_NOT_GIVEN = "The noise of the queries was not given, so how much of it is left cannot be told."
+_COLUMNS_SHOWN = 8
+_SURE = 2.0  # standard errors by which an estimate must be above a limit
+
+
+class Figure(NamedTuple):
+    name: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What a report begins with.
+
+    Attributes
+    ----------
+    heading : str
+    framed : bool
+        Whether the run does not help.
+    sentence : str
+    figures : tuple of Figure
+        The error of a value before and after, if it is known.
+    notes : tuple of str
+    table : Table or None
+        The same column by column.
+    """
+
+    heading: str
+    framed: bool
+    sentence: str
+    figures: tuple[Figure, ...] = ()
+    notes: tuple[str, ...] = ()
+    table: Table | None = None
+    table_note: str = ""
+
+
+def model_headline(
+    model: Atlas | Mixture | None, guarantee: Guarantee, moved: NDArray[np.bool_] | None
+) -> Headline:
+    """Return the verdict after the spend that a model carries; `moved` says which queries of the page did."""
+    notes = []
+    share = 1.0 if moved is None else float(moved.mean())
+    if moved is not None:
+        moves = "All queries of this page moved."
+        if share < 1.0:
+            moves = f"{percent(share, 1.0)} of the queries of this page moved; the others are as they came."
+        notes.append(moves)
+    notes += _risks(guarantee)
+    far = share < LEAST_REACH
+    verdict = None if model is None else model.verdict
+    if verdict is None:
+        heading = "Most queries are out of reach" if far else _UNKNOWN
+        return Headline(heading, far, _NOT_GIVEN, notes=tuple(notes))
+    unknown = math.isnan(verdict.expected_error)
+    heading = _HEADINGS[verdict.word]
+    if unknown and verdict.word != TOO_FEW:
+        heading = _PREDICTED.get(verdict.word, _UNKNOWN)
+        notes.insert(0, f"Before the spend the prediction was: {verdict.word}.")
+    if far and verdict.word == HELPS:
+        heading = "Most queries are out of reach"
+    figures = () if unknown else _figures(verdict.raw_error, verdict.expected_error, _unit(model))
+    return Headline(heading, far or verdict.word != HELPS, verdict.sentence, figures, tuple(notes))
+
+
+def truth_headline(
+    model: Atlas | None, guarantee: Guarantee, before: Points, after: Points, truth: Points
+) -> Headline:
+    """Return what became of simulated queries (m, D), whose truth is known."""
+    raw, left = (
+        math.sqrt(float(((np.asarray(points, np.float64) - truth) ** 2).mean())) for points in (before, after)
+    )
+    word = judged(left, raw, math.nan)
+    sentence = f"Against the truth of these simulated data, {_change(raw, left)}."
+    return Headline(
+        _HEADINGS[word], word != HELPS, sentence, _figures(raw, left, _unit(model)), tuple(_risks(guarantee))
+    )
+
+
+def cleaned_headline(whole: Whole, cleaned: Cleaned) -> Headline:
+    """Return the error that a mixture expects of queries that it cleaned, unless they show a larger one."""
+    model = whole.mixture
+    unit = _unit(model)
+    good = cleaned.good[:, None]
+    noisy = ~cleaned.missing & good & (cleaned.noise > 0.0)
+    gone = cleaned.missing & good
+    notes = [] if model.verdict is None else [f"At the release, for complete points: {model.verdict}"]
+    notes += _risks(model.guarantee)
+    if not noisy.any() and not gone.any():
+        sentence = "The queries have neither noise nor missing values: they come back as they are."
+        return Headline("There is nothing to clean", True, sentence, notes=tuple(notes))
+    table: Table | None
+    table, note = _by_column(whole, cleaned, noisy, gone)
+    word, parts = HELPS, []
+    figures: tuple[Figure, ...] = ()
+    if noisy.any():
+        raw = _root(np.broadcast_to(cleaned.noise, noisy.shape)[noisy])
+        expected = _root(cleaned.bars[noisy])
+        observed = _observed(cleaned, noisy, expected)
+        left = expected if observed is None else observed
+        word = judged(left, raw, math.nan)
+        figures = _figures(raw, left, unit)
+        if observed is None:
+            parts.append(f"The mixture expects that {_change(raw, left)}.")
+        else:
+            parts.append(
+                "The queries are further from the cleaned values than the mixture expects: "
+                f"{_change(raw, left)}, where it expects {number(expected, 3)}. They are not like the "
+                "records, or their noise is not what was given."
+            )
+            table, note = None, ""
+    else:
+        parts.append("The noise is 0: measured values stay as they are.")
+    if gone.any():
+        start = _root(np.broadcast_to(whole.spread, gone.shape)[gone])
+        end = _root(cleaned.bars[gone])
+        count = int(gone.sum())
+        parts.append(
+            f"{count:,} missing value{'s were' if count > 1 else ' was'} filled in: the error expected there "
+            f"is {number(end, 3)}, that of the mean of the column {number(start, 3)}."
+        )
+        if not figures:
+            figures = _figures(start, end, unit)
+            word = judged(end, start, math.nan)
+    return Headline(_HEADINGS[word], word != HELPS, " ".join(parts), figures, tuple(notes), table, note)
+
+
+def _observed(cleaned: Cleaned, noisy: NDArray[np.bool_], expected: float) -> float | None:
+    """Return the error that the queries themselves show, if it is clearly above what the mixture expects.
+
+    It is Stein's unbiased estimate (see `models.public_only`), by rows, so that its own error is known.
+    """
+    there = noisy & (cleaned.status != "clipped")[:, None]
+    rows = there.any(axis=1)
+    if rows.sum() < 2:
+        return None
+    moves = np.where(there, (cleaned.after - cleaned.before) ** 2, 0.0)
+    risks = np.where(there, moves - cleaned.noise**2 + 2.0 * cleaned.bars**2, 0.0)[rows]
+    counts = there[rows].sum(axis=1)
+    mean = float(risks.sum() / counts.sum())
+    gaps = risks.sum(axis=1) - mean * counts
+    error = math.sqrt(float((gaps**2).sum())) / float(counts.sum())
+    if mean - _SURE * error <= (AS_PREDICTED * expected) ** 2:
+        return None
+    return math.sqrt(mean)
+
+
+def _by_column(
+    whole: Whole, cleaned: Cleaned, noisy: NDArray[np.bool_], gone: NDArray[np.bool_]
+) -> tuple[Table, str]:
+    """Return the expected errors of the first columns in their own units, and what they mean."""
+    kinds = []  # name before, name after, deviations before (D,), where
+    if noisy.any():
+        kinds.append(("measured, as it came", "cleaned", cleaned.noise, noisy))
+    if gone.any():
+        kinds.append(("missing, by the mean", "filled in", whole.spread, gone))
+    rows = []
+    for j in range(min(_COLUMNS_SHOWN, len(cleaned.noise))):
+        cells = [whole.names[j] + (" (logged)" if whole.logged(j) else "")]
+        for _, _, before, where in kinds:
+            here = where[:, j]
+            pair = (float(before[j]), _root(cleaned.bars[here, j])) if here.any() else None
+            cells += ["-"] * 2 if pair is None else [whole.deviation(j, value) for value in pair]
+        rows.append(tuple(cells))
+    header = ("column", *(name for kind in kinds for name in kind[:2]))
+    note = (
+        "Expected error of a value (root mean square) in the unit of its column; of a logged column relative "
+        "to the value."
+    )
+    if len(rows) < len(cleaned.noise):
+        note += f" The first {len(rows)} of {len(cleaned.noise):,} columns; more are below."
+    return Table(header, rows), note
+
+
+def _figures(before: float, after: float, unit: str) -> tuple[Figure, ...]:
+    ratio = percent(after, before) if before > 0.0 else ""
+    return (
+        Figure("error of a value before", number(before, 3), unit),
+        Figure("error of a value after", number(after, 3), f"{ratio} of that before" if ratio else unit),
+    )
+
+
+def _change(before: float, after: float) -> str:
+    verb = "falls" if after < before else "grows" if after > before else "stays"
+    return f"the error of a value {verb} from {number(before, 3)} to {number(after, 3)}"
+
+
+def _unit(model: Atlas | Mixture | None) -> str:
+    preprocessed = model is not None and model.preprocess is not None
+    return "in preprocessed units, MADs of the columns" if preprocessed else "in the units of the data"
+
+
+def _risks(guarantee: Guarantee) -> list[str]:
+    return [condition for condition in guarantee.conditions if condition.startswith(RISK_ACCEPTED)]
+
+
+def _root(values: Floats) -> float:
+    return math.sqrt(float((values**2).mean()))

@@ -68,7 +68,7 @@ def test_missing_values_count_as_they_are_filled_in():
         np.testing.assert_allclose(judged.missing, missing, atol=0.06)
         found.append(judged.alone.mean())
         raw.append(judged.raw.mean())
-        truth = people(4000, seed + 100)
+        truth = people(1500, seed + 100)
         seen = noisy(truth, noise, seed + 200, missing)
         clean = np.cov(people(50_000, 9).T)
         cleaned = np.zeros_like(truth)
@@ -78,8 +78,9 @@ def test_missing_values_count_as_they_are_filled_in():
             if there.any():
                 cleaned[row] = clean[:, there] @ np.linalg.solve(inside, point[there])
         expected.append(((cleaned - truth) ** 2).mean())
-    # a filter of 480 points is at most a little worse than the best; the margin is for the estimate
-    assert 0.9 * np.mean(expected) < np.mean(found) < 1.15 * np.mean(expected)
+    # Never better than the best filter. Values are hidden from points that lack a quarter already, so the
+    # estimate is somewhat too large: by 18 % when this was written.
+    assert 0.95 * np.mean(expected) < np.mean(found) < 1.3 * np.mean(expected)
     variance = (0.75 * noise**2 + missing * np.diag(np.cov(people(50_000, 9).T))).mean()
     assert np.mean(raw) == pytest.approx(variance, rel=0.1)
 
@@ -89,7 +90,7 @@ def test_groups_are_found_by_a_mixture_of_the_queries_own():
     judged = judge_queries(noisy(groups(800, 1), noise, 2), np.full(4, noise), 1)
     assert judged.method == "own mixture"
     best = noise**2 * 0.04 / (noise**2 + 0.04)  # if the group is known
-    assert best < judged.alone.mean() < 2.0 * best
+    assert best < judged.alone.mean() < 0.25 * noise**2  # one filter for all of them leaves 0.7
     with_gaps = judge_queries(noisy(groups(800, 1), noise, 2, 0.01), np.full(4, noise), 1)
     assert with_gaps.method == "linear filter"
 

@@ -16,6 +16,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,16 @@ from dpmd_fast import (
     gradient_descent,
     plan,
     private_preprocessor,
-    release_atlas,
-    release_mixture,
     release_moments,
 )
+from dpmd_fast import release_atlas as checked_atlas
+from dpmd_fast import release_mixture as checked_mixture
 
 BUDGET = Budget(2.0, 1e-4)
 SEED = 7
+# digests are of what is released, whether it helps or not
+release_atlas = partial(checked_atlas, accept_risk=True)
+release_mixture = partial(checked_mixture, accept_risk=True)
 
 
 def digest(*values: Any) -> str:

@@ -79,10 +79,10 @@ class MixtureCleaner:
             target: Any = moved[part] if moved.dtype == np.float64 else None
             result, spread, clipped = self._cleaned(block, n_threads, name, with_deviations, target)
             failed = _beyond(largest, result, spread)
-            if clipped is not None:
-                status[part][clipped] = CLIPPED
             if gone is not None:
                 status[part][gone.any(axis=1)] = FILLED if self.missing == "fill" else MISSING
+            if clipped is not None:
+                status[part][clipped] = CLIPPED
             if gone is not None and self.missing == "keep":
                 result[gone] = np.nan
             if failed is not None:

@@ -541,7 +541,7 @@ def test_public_points_are_matched_by_name(kind):
     lacking = kind({"a": locations[:, 0], "b": locations[:, 1], "x": locations[:, 2]})
     with pytest.raises(ValueError, match=r"locations lacks 1 column.*'c'"):
         release_moments(reference, lacking, **settings)
-    atlas = {"bandwidth": 2.0, "dim": 2, "budget": Budget(20.0, 1e-6), "seed": 0}
+    atlas = {"bandwidth": 2.0, "dim": 2, "budget": Budget(20.0, 1e-6), "accept_risk": True, "seed": 0}
     made = release_atlas(reference, turned, **atlas)
     np.testing.assert_array_equal(
         made.layers[0].centers, release_atlas(Y, locations, **atlas).layers[0].centers

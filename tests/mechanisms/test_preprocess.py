@@ -733,7 +733,7 @@ def test_the_guarantee_covers_a_preprocessing_that_was_paid_for(tmp_path):
     ledger.create("torus", 2.0, 1e-6)
     account = {"ledger": ledger, "dataset": "torus"}
     pre = private_preprocessor(Y, bounds=bounds, budget=first, log=[True, False, False], **account)
-    arguments = {"dim": 2, "budget": second, "bandwidth": 3.0, "rounds": 1}
+    arguments = {"dim": 2, "budget": second, "bandwidth": 3.0, "rounds": 1, "accept_risk": True}
     both = release_atlas(Y, Z, preprocess=pre, **arguments, **account)
     assert [spend.mu2 for spend in ledger.history("torus")] == [
         pytest.approx(first.mu**2, rel=1e-6),
@@ -822,7 +822,7 @@ def test_the_receipt_stays_in_this_process(tmp_path):
     assert copy.copy(made).receipt is None
     assert b"ledger.db" not in pickle.dumps(made)
     assert pickle.loads(pickle.dumps(made)) == made
-    settings = {"dim": 1, "bandwidth": 3.0, "budget": Budget(2.0, 1e-6)}
+    settings = {"dim": 1, "bandwidth": 3.0, "budget": Budget(2.0, 1e-6), "accept_risk": True}
     atlas = release_atlas(
         data, data[:300] + 0.1, preprocess=made, ledger=ledger, dataset="people", **settings
     )

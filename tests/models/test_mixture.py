@@ -122,13 +122,17 @@ def test_original_units():
         np.testing.assert_allclose(SCALED.transform(original(HOLES), noise), means, rtol=1e-9)
 
 
-def test_values_beyond_the_limit_count_as_the_limit():
+def test_values_beyond_the_limit_are_moved_as_far_as_one_at_the_limit():
     points = original(np.zeros((3, 3)))
     points[1, 1], points[2, 1], points[2, 2] = 1e6, 1e6, np.nan
     moved, status = SCALED.transform(points, NOISE, return_status=True)
     assert status.tolist() == ["ok", "clipped", "clipped"]
-    points[1, 1] = original(np.full((1, 3), SCALES.clip))[0, 1]
-    np.testing.assert_allclose(moved[1], SCALED.transform(points, NOISE)[1], rtol=1e-9)
+    limit = points.copy()
+    limit[1, 1] = original(np.full((1, 3), SCALES.clip))[0, 1]
+    same = SCALED.transform(limit, NOISE)[1]
+    assert abs(same[1] - limit[1, 1]) > 0.1
+    np.testing.assert_allclose(moved[1, 1] - points[1, 1], same[1] - limit[1, 1], rtol=1e-6)
+    np.testing.assert_allclose(moved[1, [0, 2]], same[[0, 2]], rtol=1e-9)
     points[1, 0] = -1.0
     with pytest.raises(ValueError, match=r"^X has values that are not positive in column 'a'"):
         SCALED.transform(points, NOISE)

@@ -111,8 +111,8 @@ def models():
     data = simulate(make_shape("circle"), 6000, 200, 0.1, np.random.default_rng(0))
     budget = Budget(2.0, 1e-4)
     atlas = release_atlas(data.references, data.queries, dim=1, budget=budget, noise=0.25)
-    public = drawn(40, 4) + 0.5 * np.random.default_rng(5).normal(size=(40, 3))
-    mixture = release_mixture(drawn(6000, 6), public=public, budget=budget, components=2, noise=0.4)
+    public = drawn(9, 4)  # too few to learn from
+    mixture = release_mixture(drawn(6000, 6), public=public, budget=budget, components=2, noise=0.6)
     return atlas, mixture
 
 
@@ -125,12 +125,12 @@ def test_verdicts_are_kept_and_sealed(which, models, tmp_path):
     model.save(path)
     assert kind.load(path).verdict == model.verdict
     sealed = path.read_bytes()
-    assert sealed.count(b'"word":"helps"') == 1
+    assert b'"word":"helps"' in sealed
     path.write_bytes(sealed.replace(b'"word":"helps"', b'"word":"hopes"'))
     with pytest.raises(ValueError, match="was edited or damaged"):
         kind.load(path)
     number = f'"expected_error":{model.verdict.expected_error!r}'.encode()
-    assert sealed.count(number) == 1
+    assert number in sealed
     path.write_bytes(sealed.replace(number, number[:-1] + (b"1" if number[-1:] != b"1" else b"2")))
     with pytest.raises(ValueError, match="was edited or damaged"):
         kind.load(path)
@@ -140,7 +140,7 @@ def test_verdicts_are_kept_and_sealed(which, models, tmp_path):
 
 
 def test_an_accepted_risk_is_noted_in_guarantee_and_ledger(ledger):
-    data = simulate(make_shape("circle"), 300, 60, 0.1, np.random.default_rng(0))
+    data = simulate(make_shape("circle"), 60, 60, 0.1, np.random.default_rng(0))
     book = {"ledger": ledger, "dataset": "people", "budget": Budget(1.0, 1e-6)}
     with pytest.raises(ValueError, match="Nothing was spent"):
         release_mixture(data.references, **book)

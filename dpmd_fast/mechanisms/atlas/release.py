@@ -151,8 +151,7 @@ def release_atlas(
         n_threads=n_threads,
     )
     original = open_records(terms, reference, columns, batch_rows)
-    given = np.asarray(public_points("anchors", anchors, original, reference), dtype=np.float64)
-    Z = given if preprocess is None else preprocess.forward_block(given, "anchors")
+    Z = np.asarray(public_points("anchors", anchors, original, reference, preprocess), dtype=np.float64)
     shape = _checked_shape(bandwidth, dim, rounds, beta, cover)
     check_anchors(Z, shape.dim)
     source = original
@@ -168,6 +167,9 @@ def release_atlas(
         choose_lattice(math.sqrt(share) * budget.mu, 1.0, adjacency)
     public = None
     if noise is not None:
+        given = Z
+        if preprocess is not None:  # in original units
+            given = np.asarray(public_points("anchors", anchors, original, reference), dtype=np.float64)
         public = judge_public(given, source.column_names, noise, preprocess, "anchors", terms.n_threads)
     Z = thinned(Z)
     predicted = predict_atlas(

@@ -16,7 +16,7 @@ from dpmd_fast.arguments import check_memory, checked_choice, shown
 from dpmd_fast.columns import names_of
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.jit import single_blas
-from dpmd_fast.kernels.posterior import fill_missing, make_components
+from dpmd_fast.kernels.posterior import draw_missing, make_components
 from dpmd_fast.kernels.sums.exact import MixtureSums
 from dpmd_fast.kernels.sums.mixtures import make_mixture_frames
 from dpmd_fast.mechanisms.preprocessed import check_paid, preprocessing_cost, with_preprocessing
@@ -250,7 +250,7 @@ def _run(mechanism: Mechanism, recipe: Recipe, mu: float, *, fill: bool) -> _Mad
 def _sums(model: Gaussians, tau: float, steps: Steps, fill: bool) -> SumTask:
     """Return the task that sums what records add in the frames of `model`, filled in by it if asked."""
     frames = make_mixture_frames(model.log_weights, model.means, model.whitening)
-    views = (partial(fill_missing, make_components(*model, np.zeros(model.means.shape[1]))),) if fill else ()
+    views = (partial(draw_missing, make_components(*model, np.zeros(model.means.shape[1]))),) if fill else ()
     return SumTask(partial(MixtureSums, frames, tau, steps, HOMOGENEOUS), views)
 
 

@@ -749,7 +749,7 @@ def row_normal(words, column):
 
 
 def draw_missing(weights, means, covariances, z):
-    """The point with what is missing drawn given the rest, unless nothing is there; random by its own bits."""
+    """The point with what is missing drawn given the rest, by its own bits, unless nothing is there."""
     D = len(z)
     there = [j for j in range(D) if not math.isnan(z[j])]
     gone = [j for j in range(D) if math.isnan(z[j])]

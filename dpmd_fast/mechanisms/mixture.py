@@ -102,9 +102,9 @@ def release_mixture(
         "raise" reads the reference once before the spend and refuses it, without saying which record; "drop"
         lets them contribute nothing.
     on_missing : {"fill", "drop", "raise"}
-        How to treat records with missing values (NaN or null). "fill" puts the conditional mean under what
-        has been released so far in their place; "drop" lets such records contribute nothing; "raise" refuses
-        the reference.
+        How to treat records with missing values (NaN or null). "fill" puts draws in their place, from what
+        has been released so far given the values that are there, with random numbers that the record's own
+        bits fix; "drop" lets such records contribute nothing; "raise" refuses the reference.
     columns : list of str, optional
         Columns to use, if the reference is a table.
     noise : number, array (D,) or mapping, optional

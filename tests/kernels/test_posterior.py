@@ -161,7 +161,9 @@ def test_draws_have_the_moments_of_what_is_missing():
     # normal in each direction: the fourth moment of numbers with the deviation and tails of the model
     one = np.full((n, 2), np.nan)
     one[:, 0] = np.arange(n)
-    numbers = draw_missing(make_components(np.ones(1), np.zeros((1, 2)), np.eye(2)[None], np.zeros(2)), one)[:, 1]
+    numbers = draw_missing(make_components(np.ones(1), np.zeros((1, 2)), np.eye(2)[None], np.zeros(2)), one)[
+        :, 1
+    ]
     moments = [float((numbers**power).mean()) for power in (1, 2, 3, 4)]
     np.testing.assert_allclose(moments, [0.0, 1.0, 0.0, 2.9], atol=0.06)
 

@@ -6,9 +6,9 @@ of the missing values M in that component, and P_MM = L L^T as in `missing`, the
 covariance (L L^T)^-1 is that of M given the rest. Rows with the same values get the same draw.
 
 A draw must not depend on the block, the thread or the machine. Hash and random numbers are made of 64-bit
-integers. A normal number is the sum of twelve 16-bit integers, shifted and divided once: its mean and variance
-are exactly 0 and 1, and all that is summed over draws is second moments. Its tails end at 6, where a normal
-number lies once in 10^9 draws. Anything with more normal tails would need polynomials, and change nothing.
+integers. A normal number is the sum of twelve 16-bit integers, shifted and divided once: its mean and
+variance are exactly 0 and 1, and all that is summed over draws is second moments. Its tails end at 6, where a
+normal number lies once in 10^9 draws. More normal tails would need polynomials or tables, for no gain.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def release_mixture(
         n_threads=n_threads,
     )
     _check_missing(on_missing, terms)
-    original = open_records(terms, reference, columns, batch_rows)
+    original = open_records(terms, reference, columns, batch_rows, missing=on_missing == "fill")
     points, preprocess = _public(public, preprocess, original, reference)
     source = original
     if preprocess is not None:

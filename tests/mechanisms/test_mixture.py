@@ -123,6 +123,21 @@ def test_a_column_that_all_records_lack_keeps_about_its_public_scale(components)
     assert 0.5 < math.sqrt(variance) < 1.5
 
 
+def test_a_column_of_type_null_is_one_that_all_records_lack(tmp_path):
+    Y = np.random.default_rng(0).normal(size=(6_000, 3))
+    table = pa.table({"a": Y[:, 0], "b": pa.nulls(len(Y)), "c": Y[:, 2]})
+    pq.write_table(table, tmp_path / "null.parquet")
+    arguments = {"budget": BUDGET, "components": 2, "seed": 1}
+    ref = release_mixture(np.where(np.arange(3) == 1, np.nan, Y), **arguments)
+    for reference in (table, pl.from_arrow(table), tmp_path / "null.parquet"):
+        comp = release_mixture(reference, batch_rows=1_700, **arguments)
+        assert comp.column_names == ("a", "b", "c")
+        np.testing.assert_array_equal(comp.covariances, ref.covariances)
+        for choice in ("drop", "raise"):  # no record would count
+            with pytest.raises(ValueError, match=r"not numeric: 'b' \(null\)"):
+                release_mixture(reference, on_missing=choice, **arguments)
+
+
 FAR = {
     **{f"{offset:g} away": (offset, 1.0) for offset in (1e8, 1e9, 1e12, 1e15, 1e30, 1e90)},
     "all equal, far": (3e50, 0.0),

@@ -64,7 +64,7 @@ def _plain_mixed_word(word):  # NumPy warns where a product of its integers wrap
 
 
 def _plain_word_at(key, place):
-    return _plain_mixed_word((int(key) + (place + 1) * int(_STEP)) & _MASK)
+    return _plain_mixed_word((int(key) + (int(place) + 1) * int(_STEP)) & _MASK)
 
 
 def _plain_chained(key, word):

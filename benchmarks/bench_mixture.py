@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpmd_fast.kernels.posterior import fill_missing, log_densities, make_components, posterior
+from dpmd_fast.kernels.posterior import draw_missing, log_densities, make_components, posterior
 
 from .common import THREAD_COUNTS, Suite, sized
 
@@ -58,8 +58,8 @@ class Posterior(Suite):
     def time_means_of_incomplete_rows(self, size, threads):
         posterior(self.components, self.holes, deviations=False, n_threads=threads)
 
-    def time_fill_missing(self, size, threads):
-        fill_missing(self.still, self.holes, threads)
+    def time_draw_missing(self, size, threads):
+        draw_missing(self.still, self.holes, threads)
 
     def time_one_row(self, size, threads):
         posterior(self.components, self.X[:1], deviations=False, n_threads=threads)

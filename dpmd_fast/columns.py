@@ -172,6 +172,13 @@ def arrow_number_type(arrow_type: Any) -> Number | None:
     return np.float64 if any(test(arrow_type) for test in tests) else None
 
 
+def arrow_type_or_missing(arrow_type: Any) -> Number | None:
+    """Return the same, and float64 for a column of type null, in which every value is missing."""
+    from pyarrow import types
+
+    return np.float64 if types.is_null(arrow_type) else arrow_number_type(arrow_type)
+
+
 def pandas_number_type(dtype: Any) -> Number | None:
     """Return the same for the dtype of a pandas column."""
     if hasattr(dtype, "pyarrow_dtype"):

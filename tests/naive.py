@@ -12,6 +12,7 @@ Two conventions that the paper leaves open:
 
 import functools
 import math
+import struct
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
@@ -724,9 +725,50 @@ def mixture_posterior(weights, means, covariances, noise, z):
     return mean, np.sqrt(variance), density if there else 0.0
 
 
-def fill_missing(weights, means, covariances, z):
-    """The point with what is missing replaced by its expectation, unless nothing is there."""
-    if all(math.isnan(value) for value in z):
+def splitmix(state):
+    """Output of splitmix64 at a state, in Python's integers."""
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) % 2**64
+    return state ^ (state >> 31)
+
+
+def row_words(z):
+    """Function from a place to the random 64-bit word that a row has there, by the bits of its values."""
+    step, key = 0x9E3779B97F4A7C15, 0
+    for value in z:
+        value = math.nan if math.isnan(value) else float(value) + 0.0
+        bits = int.from_bytes(struct.pack("<d", value), "little")
+        key = splitmix(((key + step) % 2**64) ^ bits)
+    return lambda place: splitmix((key + (place + 1) * step) % 2**64)
+
+
+def row_normal(words, column):
+    """Standard normal number of a row for one column: a sum of twelve uniform 16-bit integers."""
+    total = sum((words(1 + 3 * column + w) >> (16 * part)) % 65536 for w in range(3) for part in range(4))
+    return (total - 12 * 65535 / 2) / math.sqrt(65536**2 - 1)
+
+
+def draw_missing(weights, means, covariances, z):
+    """The point with what is missing drawn given the rest, by its own bits, unless nothing is there."""
+    D = len(z)
+    there = [j for j in range(D) if not math.isnan(z[j])]
+    gone = [j for j in range(D) if math.isnan(z[j])]
+    if not there or not gone:
         return np.array(z)
-    mean = mixture_posterior(weights, means, covariances, np.zeros(len(z)), z)[0]
-    return np.array([mean[j] if math.isnan(z[j]) else z[j] for j in range(len(z))])
+    words = row_words(z)
+    logs = []
+    for weight, m, S in zip(weights, means, covariances, strict=True):
+        A, gap = S[np.ix_(there, there)], np.array([z[j] - m[j] for j in there])
+        logs.append(math.log(weight) - 0.5 * (np.linalg.slogdet(A)[1] + float(gap @ np.linalg.solve(A, gap))))
+    shares = [math.exp(value - max(logs)) for value in logs]
+    u, total, k = words(0) / 2**64, 0.0, -1
+    while u >= total:
+        k += 1
+        total += shares[k] / sum(shares)
+    m, S = means[k], covariances[k]
+    gap = np.array([z[j] - m[j] for j in there])
+    center = m[gone] + S[np.ix_(gone, there)] @ np.linalg.solve(S[np.ix_(there, there)], gap)
+    L = np.linalg.cholesky(np.linalg.inv(S)[np.ix_(gone, gone)])
+    out = np.array(z)
+    out[gone] = center + np.linalg.solve(L.T, [row_normal(words, j) for j in gone])
+    return out

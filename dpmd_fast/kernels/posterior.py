@@ -11,7 +11,7 @@ A row's result depends on that row and the components alone, to the last bit, on
 fixed order, and nothing comes from a library. The same kernel therefore may look at private records.
 
 In `mixture/`, `components` holds what is prepared, `blocks` rows and what is missing in them, `densities` the
-shares of the components and `moments` the results.
+shares of the components, `moments` the results and `draws` random numbers in place of means.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.mixture.blocks import expect_missing, take_block
 from dpmd_fast.kernels.mixture.components import PosteriorComponents, make_components
 from dpmd_fast.kernels.mixture.densities import complete_logs, set_shares
+from dpmd_fast.kernels.mixture.draws import bits_of_rows, draw_block
 from dpmd_fast.kernels.mixture.moments import multiply_counting, note_all, set_moments
 
-__all__ = ["PosteriorComponents", "fill_missing", "log_densities", "make_components", "posterior"]
+__all__ = ["PosteriorComponents", "draw_missing", "log_densities", "make_components", "posterior"]
 
 _BLOCK = 128  # rows that one call of the inner function takes; half as many if their products fill the cache
 _CACHED = 1 << 16  # numbers
+_NO_BITS = np.empty((0, 0), np.uint64)
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -60,31 +62,35 @@ def log_densities(components: PosteriorComponents, Z: np.ndarray, n_threads: int
     return densities
 
 
-def fill_missing(components: PosteriorComponents, Z: np.ndarray, n_threads: int | None = None) -> np.ndarray:
-    """Return `Z` with NaN replaced by means under components without noise; empty rows stay as they are.
+def draw_missing(components: PosteriorComponents, Z: np.ndarray, n_threads: int | None = None) -> np.ndarray:
+    """Return `Z` with NaN replaced by draws given what is there; rows with nothing in them stay as they are.
 
-    A row with infinite or huge values may get any numbers; no other row changes with it.
+    The components must be without noise. The draw is a function of the row and the components alone: its
+    random numbers come from the bits of the row's own values (`mixture/draws`). A row with infinite or huge
+    values may get any numbers; no other row changes with it.
     """
     filled = np.array(Z, dtype=np.float64, order="C")
     gone = np.isnan(filled)
     rows = np.flatnonzero(gone.any(axis=1) & ~gone.all(axis=1))
     if len(rows):
         part = filled[rows]
-        means = posterior(components, part, deviations=False, n_threads=n_threads)[0]
-        filled[rows] = np.where(gone[rows], means, part)
+        out = part.copy()
+        _run(components, part, out, np.empty((0, 0)), np.empty(len(rows)), n_threads, bits_of_rows(part))
+        filled[rows] = out
     return filled
 
 
-def _run(components, Z, means, spreads, densities, n_threads):
+def _run(components, Z, means, spreads, densities, n_threads, bits=_NO_BITS):
+    """Set what is not empty of the results; with the bits of the rows, `means` gets draws where NaN is."""
     Z = np.ascontiguousarray(Z, dtype=np.float64)
     size = _BLOCK if _BLOCK * components.means.size <= _CACHED else _BLOCK // 2
     if len(Z) <= size:  # entering a parallel region would cost more than the work
-        _serial(components, Z, means, spreads, densities)
+        _serial(components, Z, means, spreads, densities, bits)
         return
     order = _by_pattern(Z)
     done = np.zeros(-(-len(Z) // size), np.bool_)
     with threads(n_threads, chunk=4):
-        _parallel(components, Z, order, size, means, spreads, densities, done)
+        _parallel(components, Z, order, size, means, spreads, densities, bits, done)
     if not done.all():  # a thread's error can get lost
         raise MemoryError("posterior moments could not be computed: a thread found no memory")
 
@@ -103,7 +109,7 @@ def _by_pattern(Z: np.ndarray) -> np.ndarray:
 
 
 @device
-def _posterior_block(components, Z, order, means, spreads, densities):
+def _posterior_block(components, Z, order, means, spreads, densities, bits):
     """Set the results of the rows of Z that `order` names."""
     K, D, width = components.whitening.shape
     n = len(order)
@@ -121,7 +127,9 @@ def _posterior_block(components, Z, order, means, spreads, densities):
     for r in range(n):
         there = D - block.counts[r]
         densities[order[r]] = 0.0 if there == 0 else best[r] - there * _HALF_LOG_2_PI
-    if len(means) > 0:
+    if len(bits) > 0:
+        draw_block(components, block, shares, bits, order, means)
+    elif len(means) > 0:
         if not components.direct:
             count = multiply_counting(components, block, shares, pairs, terms)
         elif block.fills.shape[2] > 0 or len(spreads) > 0:
@@ -130,13 +138,13 @@ def _posterior_block(components, Z, order, means, spreads, densities):
 
 
 @kernel
-def _serial(components, Z, means, spreads, densities):
-    _posterior_block(components, Z, np.arange(len(Z)), means, spreads, densities)
+def _serial(components, Z, means, spreads, densities, bits):
+    _posterior_block(components, Z, np.arange(len(Z)), means, spreads, densities, bits)
 
 
 @kernel(parallel=True)
-def _parallel(components, Z, order, size, means, spreads, densities, done):
+def _parallel(components, Z, order, size, means, spreads, densities, bits, done):
     for chunk in prange(len(done)):
         first = np.int64(chunk) * size
-        _posterior_block(components, Z, order[first : first + size], means, spreads, densities)
+        _posterior_block(components, Z, order[first : first + size], means, spreads, densities, bits)
         done[chunk] = True

@@ -16,7 +16,7 @@ from dpmd_fast.arguments import check_memory, checked_choice, shown
 from dpmd_fast.columns import names_of
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.jit import single_blas
-from dpmd_fast.kernels.posterior import fill_missing, make_components
+from dpmd_fast.kernels.posterior import draw_missing, make_components
 from dpmd_fast.kernels.sums.exact import MixtureSums
 from dpmd_fast.kernels.sums.mixtures import make_mixture_frames
 from dpmd_fast.mechanisms.preprocessed import check_paid, preprocessing_cost, with_preprocessing
@@ -102,9 +102,9 @@ def release_mixture(
         "raise" reads the reference once before the spend and refuses it, without saying which record; "drop"
         lets them contribute nothing.
     on_missing : {"fill", "drop", "raise"}
-        How to treat records with missing values (NaN or null). "fill" puts the conditional mean under what
-        has been released so far in their place; "drop" lets such records contribute nothing; "raise" refuses
-        the reference.
+        How to treat records with missing values (NaN or null). "fill" puts draws in their place, from what
+        has been released so far given the values that are there, with random numbers that the record's own
+        bits fix; "drop" lets such records contribute nothing; "raise" refuses the reference.
     columns : list of str, optional
         Columns to use, if the reference is a table.
     noise : number, array (D,) or mapping, optional
@@ -145,7 +145,7 @@ def release_mixture(
         n_threads=n_threads,
     )
     _check_missing(on_missing, terms)
-    original = open_records(terms, reference, columns, batch_rows)
+    original = open_records(terms, reference, columns, batch_rows, missing=on_missing == "fill")
     points, preprocess = _public(public, preprocess, original, reference)
     source = original
     if preprocess is not None:
@@ -250,7 +250,7 @@ def _run(mechanism: Mechanism, recipe: Recipe, mu: float, *, fill: bool) -> _Mad
 def _sums(model: Gaussians, tau: float, steps: Steps, fill: bool) -> SumTask:
     """Return the task that sums what records add in the frames of `model`, filled in by it if asked."""
     frames = make_mixture_frames(model.log_weights, model.means, model.whitening)
-    views = (partial(fill_missing, make_components(*model, np.zeros(model.means.shape[1]))),) if fill else ()
+    views = (partial(draw_missing, make_components(*model, np.zeros(model.means.shape[1]))),) if fill else ()
     return SumTask(partial(MixtureSums, frames, tau, steps, HOMOGENEOUS), views)
 
 

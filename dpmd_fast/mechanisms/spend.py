@@ -100,10 +100,19 @@ def check_terms(
 
 
 def open_records(
-    terms: Terms, reference: Any, columns: list[str] | None, batch_rows: int | None
+    terms: Terms,
+    reference: Any,
+    columns: list[str] | None,
+    batch_rows: int | None,
+    *,
+    missing: bool = False,
 ) -> ReferenceSource:
-    """Open a reference for a release of any adjacency, without reading its values."""
-    source = open_reference(reference, columns=columns, batch_rows=batch_rows)
+    """Open a reference for a release of any adjacency, without reading its values.
+
+    With `missing`, the release fills in missing values: a column may have no value at all. For any other
+    release it is refused here, as not a single record would count.
+    """
+    source = open_reference(reference, columns=columns, batch_rows=batch_rows, missing=missing)
     if terms.adjacency == "add-remove" and getattr(source, "declared", False):
         raise UserValueError(
             "rows: must be None in engine_reference under 'add-remove': the number of records is private"

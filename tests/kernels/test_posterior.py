@@ -10,7 +10,7 @@ import pytest
 from kernel_samples import draw, normal_mixture, on_another_target
 
 from dpmd_fast.kernels.jit import JIT_DISABLED
-from dpmd_fast.kernels.posterior import fill_missing, log_densities, make_components, posterior
+from dpmd_fast.kernels.posterior import draw_missing, log_densities, make_components, posterior
 
 SIZES = [(1, 1), (1, 3), (2, 1), (3, 4), (4, 2), (7, 3), (12, 2), (13, 3), (20, 5), (28, 2), (33, 3), (51, 3)]
 FEW = 12  # rows with which the plain loops are done in time
@@ -19,6 +19,10 @@ FEW = 12  # rows with which the plain loops are done in time
 def results(mixture, Z, noise, n_threads=None):
     components = make_components(*mixture[:3], np.broadcast_to(noise, Z.shape[1]))
     return posterior(components, Z, deviations=True, n_threads=n_threads)
+
+
+def filler_of(mixture):
+    return make_components(*mixture[:3], np.zeros(mixture[1].shape[1]))
 
 
 def compare(mixture, Z, noise, rtol=1e-9):
@@ -102,15 +106,81 @@ def test_values_without_noise_stay():
 
 
 @pytest.mark.kernels
-def test_filling_in():
-    mixture = normal_mixture(6, 4)
-    Z = draw(mixture, FEW, 0.0, 0.4)
+@pytest.mark.parametrize(("D", "K"), [(2, 1), (6, 4), (13, 3)])
+def test_draws(D, K):
+    mixture = normal_mixture(D, K)
+    Z = draw(mixture, 2 * FEW, 0.0, 0.4)
     Z[3] = np.nan
-    comp = fill_missing(make_components(*mixture[:3], np.zeros(6)), Z)
+    Z[4, 0], Z[4, 1] = -0.0, np.nan
+    comp = draw_missing(filler_of(mixture), Z)
     for i, z in enumerate(Z):
-        np.testing.assert_allclose(comp[i], naive.fill_missing(*mixture[:3], z), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(comp[i], naive.draw_missing(*mixture[:3], z), rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(comp[~np.isnan(Z)], Z[~np.isnan(Z)])
     assert np.isnan(comp[3]).all()
+
+
+@pytest.mark.kernels
+def test_a_draw_is_fixed_by_the_values_that_are_there():
+    mixture = normal_mixture(4, 3)
+    other_nan = np.array([0xFFF8000000000123], np.uint64).view(np.float64)[0]
+    rows = np.array(
+        [
+            [0.0, 1.0, np.nan, 2.0],
+            [-0.0, 1.0, other_nan, 2.0],
+            [5e-324, 1.0, np.nan, 2.0],
+            [0.0, 1.0, np.nan, np.nextafter(2.0, 3.0)],
+        ]
+    )
+    comp = draw_missing(filler_of(mixture), rows)
+    np.testing.assert_array_equal(comp[0], comp[1])
+    assert len(set(comp[:, 2])) == 3
+    np.testing.assert_array_equal(comp[:, [0, 1, 3]], rows[:, [0, 1, 3]])
+
+
+def test_draws_have_the_moments_of_what_is_missing():
+    n, D, missing = 100_000, 5, [1, 2, 4]
+    weights, means, covariances, _ = mixture = normal_mixture(D, 3, apart=2.0)
+    clean = draw(mixture, n, 0.0)
+    rows = clean.copy()
+    rows[:, missing] = np.nan
+    drawn = draw_missing(filler_of(mixture), rows)
+    center = weights @ means
+    gaps = means - center
+    second = np.einsum("k,kij->ij", weights, covariances + gaps[:, :, None] * gaps[:, None, :])
+    unit = np.sqrt(np.diag(second))
+
+    def off(points):
+        """Largest error of the means and covariances, in units of their deviations."""
+        mean, covariance = points.mean(axis=0), np.cov(points.T)
+        first = np.abs(mean - center) / unit
+        return max(float(first.max()), float((np.abs(covariance - second) / np.outer(unit, unit)).max()))
+
+    assert off(drawn) < 0.03
+    filled = np.where(np.isnan(rows), posterior(filler_of(mixture), rows, deviations=False)[0], rows)
+    assert off(filled) > 0.1  # conditional means vary too little: the test can tell
+    # normal in each direction: the fourth moment of numbers with the deviation and tails of the model
+    one = np.full((n, 2), np.nan)
+    one[:, 0] = np.arange(n)
+    numbers = draw_missing(make_components(np.ones(1), np.zeros((1, 2)), np.eye(2)[None], np.zeros(2)), one)[
+        :, 1
+    ]
+    moments = [float((numbers**power).mean()) for power in (1, 2, 3, 4)]
+    np.testing.assert_allclose(moments, [0.0, 1.0, 0.0, 2.9], atol=0.06)
+
+
+@pytest.mark.parametrize(("D", "K", "apart"), [(3, 2, 1.0), (10, 4, 1.0), (30, 5, 0.3), (60, 6, 3.0)])
+def test_a_draw_has_the_same_bits_in_every_company(D, K, apart):
+    mixture = normal_mixture(D, K, seed=1, apart=apart)
+    Z = np.concatenate([draw(mixture, 300, 0.0), draw(mixture, 300, 0.0, 0.3)])
+    Z[5], Z[400, 1:] = np.nan, np.nan
+    filler = filler_of(mixture)
+    together = draw_missing(filler, Z, 2)
+    order = np.random.default_rng(0).permutation(len(Z))
+    np.testing.assert_array_equal(draw_missing(filler, Z[order], 1), together[order])
+    for size in (1, 3, 70, 129):
+        parts = [draw_missing(filler, Z[i : i + size], 2) for i in range(0, len(Z), size)]
+        np.testing.assert_array_equal(np.concatenate(parts), together)
+    np.testing.assert_array_equal(draw_missing(filler, np.asfortranarray(Z)), together)
 
 
 @pytest.mark.kernels
@@ -157,7 +227,7 @@ def test_wild_rows_do_not_disturb_others(D, noise):
     Z = draw(mixture, 200, noise, 0.1)
     calm = results(mixture, Z, noise)
     filler = make_components(*mixture[:3], np.zeros(D))
-    filled = fill_missing(filler, Z)
+    filled = draw_missing(filler, Z)
     wild = np.arange(0, 200, 3)
     rough = Z.copy()
     rough[wild, 0] = np.tile([np.inf, -np.inf, 1e308, -1e200, 5e-324], len(wild))[: len(wild)]
@@ -165,7 +235,7 @@ def test_wild_rows_do_not_disturb_others(D, noise):
     others = np.setdiff1d(np.arange(200), wild)
     for one, all_of_them in zip(results(mixture, rough, noise), calm, strict=True):
         np.testing.assert_array_equal(one[others], all_of_them[others])
-    np.testing.assert_array_equal(fill_missing(filler, rough)[others], filled[others])
+    np.testing.assert_array_equal(draw_missing(filler, rough)[others], filled[others])
 
 
 def test_a_point_as_far_as_allowed_has_finite_moments():
@@ -192,6 +262,8 @@ def digest() -> str:
         Z = np.round(draw(mixture, 50, noise, 0.1), 6)
         for part in posterior(rounded, Z, deviations=True):
             total.update(part.tobytes())
+        if noise == 0.0:
+            total.update(draw_missing(rounded, Z).tobytes())
     return total.hexdigest()
 
 

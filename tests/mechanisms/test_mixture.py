@@ -14,7 +14,7 @@ import pytest
 from dpmd_fast import Budget, Mixture, Preprocessor, private_preprocessor, release_mixture
 from dpmd_fast.mechanisms import mixture as mechanism
 from dpmd_fast.models.gaussians import recipe, tuning
-from dpmd_fast.models.gaussians.components import Gaussians, in_data_units, read_moments
+from dpmd_fast.models.gaussians.components import Gaussians, definite, in_data_units, not_flat, read_moments
 
 BUDGET = Budget(1.0, 1e-6)
 pytestmark = pytest.mark.filterwarnings("ignore::dpmd_fast.LargeDeltaWarning")
@@ -97,6 +97,70 @@ def test_incomplete_records_are_worth_nearly_as_much_as_complete_ones(story):
         release_mixture(incomplete, budget=BUDGET, on_missing="raise")
     with pytest.raises(ValueError, match="on_missing = 'raise'"):
         release_mixture(incomplete, budget=BUDGET, on_missing="raise", on_invalid="drop")
+
+
+@pytest.mark.parametrize(
+    ("missing", "low", "high"), [(0.05, 0.93, 0.97), (0.3, 0.93, 0.97), (0.6, 0.92, 0.99)]
+)
+def test_error_bars_of_a_column_that_records_lack(missing, low, high):
+    # with conditional means in the place of draws: .94, .89 and .77
+    rng = np.random.default_rng(0)
+    loadings = np.array([[1.0, 1.0, 0.5, 0.0, 0.3], [0.0, 0.5, 1.0, 1.0, 0.3]])
+    Y, clean = (rng.normal(size=(n, 2)) @ loadings + 0.4 * rng.normal(size=(n, 5)) for n in (30_000, 2_000))
+    Y[rng.random(len(Y)) < missing, 4] = np.nan
+    made = release_mixture(Y, budget=BUDGET, components=4, seed=1)
+    means, deviations = made.posterior(np.where(np.arange(5) == 4, np.nan, clean), 0.0)
+    assert low < np.mean(np.abs(means - clean)[:, 4] < 1.96 * deviations[:, 4]) < high
+
+
+@pytest.mark.parametrize("components", [1, 4, "auto"])
+def test_a_column_that_all_records_lack_keeps_about_its_public_scale(components):
+    Y = np.random.default_rng(0).normal(size=(20_000, 4))
+    Y[:, 3] = np.nan
+    made = release_mixture(Y, budget=BUDGET, components=components, seed=1)
+    center = made.weights @ made.means
+    variance = made.weights @ (made.covariances[:, 3, 3] + (made.means[:, 3] - center[3]) ** 2)
+    assert 0.5 < math.sqrt(variance) < 1.5
+
+
+def test_a_column_of_type_null_is_one_that_all_records_lack(tmp_path):
+    Y = np.random.default_rng(0).normal(size=(6_000, 3))
+    table = pa.table({"a": Y[:, 0], "b": pa.nulls(len(Y)), "c": Y[:, 2]})
+    pq.write_table(table, tmp_path / "null.parquet")
+    arguments = {"budget": BUDGET, "components": 2, "seed": 1}
+    ref = release_mixture(np.where(np.arange(3) == 1, np.nan, Y), **arguments)
+    for reference in (table, pl.from_arrow(table), tmp_path / "null.parquet"):
+        comp = release_mixture(reference, batch_rows=1_700, **arguments)
+        assert comp.column_names == ("a", "b", "c")
+        np.testing.assert_array_equal(comp.covariances, ref.covariances)
+        for choice in ("drop", "raise"):  # no record would count
+            with pytest.raises(ValueError, match=r"not numeric: 'b' \(null\)"):
+                release_mixture(reference, on_missing=choice, **arguments)
+
+
+FAR = {
+    **{f"{offset:g} away": (offset, 1.0) for offset in (1e8, 1e9, 1e12, 1e15, 1e30, 1e90)},
+    "all equal, far": (3e50, 0.0),
+    "scales from 1e-12 to 1e12, far": (np.array([0.0, 1e9, 1e15, 1e30]), np.array([1e-12, 1.0, 1e6, 1e12])),
+    "one far column": (np.array([0.0, 0.0, 0.0, 1e40]), 1.0),
+    "tiny": (0.0, 1e-80),
+}
+
+
+@pytest.mark.parametrize("components", [1, 5])
+@pytest.mark.parametrize("kind", FAR)
+def test_records_far_from_public_units_do_not_waste_the_budget(kind, components, tmp_path):
+    offset, scale = FAR[kind]
+    Y = scale * np.random.default_rng(0).normal(size=(6_000, 4)) + offset
+    for seed in range(2):
+        made = release_mixture(Y, budget=BUDGET, components=components, seed=seed)
+        assert np.isfinite(made.means).all()
+        np.linalg.cholesky(made.covariances)
+        assert all(
+            np.isfinite(part).all() for part in made.posterior(np.where(Y[:5] > offset, np.nan, Y[:5]), 0.5)
+        )
+        made.save(tmp_path / f"{seed}.dpmd")
+        Mixture.load(tmp_path / f"{seed}.dpmd")
 
 
 def test_the_whole_budget_is_spent_and_no_more(story):
@@ -356,6 +420,27 @@ def test_a_release_without_noise_is_read_exactly():
     found = in_data_units(before, read_moments((T.T @ T)[None], 1e-9))
     np.testing.assert_allclose(found.means[0], Y.mean(axis=0), rtol=1e-9)
     np.testing.assert_allclose(found.covariances[0], np.cov(Y.T, bias=True), rtol=1e-7, atol=1e-9)
+
+
+def test_covariances_have_a_factor_and_stay_unless_rounding_endangers_it():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(3, 5, 9))
+    sound = A @ A.transpose(0, 2, 1)
+    units = 10.0 ** np.array([-12.0, -6.0, 0.0, 6.0, 12.0])
+    graded = sound * units[:, None] * units
+    np.testing.assert_array_equal(definite(graded), graded)
+    flat = np.ones((5, 5)) + 1e-16 * np.diag(rng.random(5))  # all columns the same
+    with pytest.raises(np.linalg.LinAlgError):
+        np.linalg.cholesky(flat)
+    for matrix in (flat, flat * units[:, None] * units):
+        both = np.stack([graded[0], matrix])
+        made = definite(both)
+        np.linalg.cholesky(made)
+        np.testing.assert_array_equal(made[0], graded[0])
+        np.testing.assert_allclose(made[1], matrix, rtol=1e-8)
+    whole = Gaussians(np.ones(1), np.zeros((1, 5)), np.eye(5)[None])
+    stretched = whole._replace(covariances=1e18 * np.ones((1, 5, 5)))
+    np.linalg.cholesky(not_flat(stretched, whole).covariances)
 
 
 def test_a_release_of_nothing_but_noise_stays_where_it_was():

@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.models.gaussians.tuning import HOMOGENEOUS as C
-from dpmd_fast.models.gaussians.tuning import LEAST_MASS, LEAST_OF_WHOLE, LEAST_VARIANCE
+from dpmd_fast.models.gaussians.tuning import (
+    LEAST_CORRELATION,
+    LEAST_MASS,
+    LEAST_OF_LARGEST,
+    LEAST_OF_WHOLE,
+    LEAST_VARIANCE,
+)
 
 Floats = NDArray[np.float64]
 
@@ -87,14 +93,29 @@ def not_flat(model: Gaussians, whole: Gaussians) -> Gaussians:
     inverse = np.linalg.inv(root)
     inside = inverse @ model.covariances @ inverse.transpose(0, 2, 1)
     wide = floored(inside, np.full(len(inside), LEAST_OF_WHOLE))
-    return model._replace(covariances=symmetric(root @ wide @ root.transpose(0, 2, 1)))
+    return model._replace(covariances=definite(symmetric(root @ wide @ root.transpose(0, 2, 1))))
 
 
 def floored(matrices: Floats, least: Floats) -> Floats:
-    """Return symmetric matrices with eigenvalues of at least `least` (K,)."""
+    """Return symmetric matrices with eigenvalues of at least `least` (K,) and of a share of their largest."""
     values, vectors = np.linalg.eigh(symmetric(matrices))
-    values = np.maximum(values, least[:, None])
+    values = np.maximum(values, np.maximum(least[:, None], LEAST_OF_LARGEST * values[:, -1:]))
     return symmetric((vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1))
+
+
+def definite(covariances: Floats) -> Floats:
+    """Return covariances with a Cholesky factor; to the last bit the same unless rounding endangers it.
+
+    Whether rounding makes a factor fail depends on the correlations alone, not on the units of the columns.
+    They are what is floored, so that a column of tiny values beside one of huge values stays as it is. A
+    failure would come after the debit, and cost the budget: records far from the public units lead there.
+    """
+    scales = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
+    units = scales[:, :, None] * scales[:, None, :]
+    correlations = covariances / units
+    least = np.full(len(covariances), LEAST_CORRELATION)
+    low = np.linalg.eigvalsh(correlations)[:, 0] < least
+    return np.where(low[:, None, None], units * floored(correlations, least), covariances)
 
 
 def symmetric(matrices: Floats) -> Floats:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.models.gaussians.components import Floats, Gaussians, symmetric
+from dpmd_fast.models.gaussians.components import Floats, Gaussians, definite, symmetric
 from dpmd_fast.models.gaussians.tuning import HALF_NORMAL_MEAN, LEAST_MASS
 
 Pairs = list[tuple[int, int]]  # places of the two halves of a component
@@ -66,7 +66,8 @@ def split(model: Gaussians, signals: Floats, most: int) -> tuple[Gaussians, Pair
         means.append(means[k] - step)
         means[k] = means[k] + step
         covariances.append(covariances[k])
-    return Gaussians(np.array(weights), np.array(means), symmetric(np.array(covariances))), pairs
+    halves = definite(symmetric(np.array(covariances)))
+    return Gaussians(np.array(weights), np.array(means), halves), pairs
 
 
 def join(model: Gaussians, signals: Floats, pairs: Pairs) -> tuple[Gaussians, Floats]:

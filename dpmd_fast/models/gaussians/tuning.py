@@ -30,6 +30,10 @@ START_VARIANCE = 0.7  # of each component at the start, in units of the whole [r
 START_DRAWS = 4000  # from the released normal, to place the components [recipe]
 LEAST_VARIANCE = 1e-3  # of a component, over what it was before [recipe]
 LEAST_OF_WHOLE = 1e-6  # variance of a component over that of all records, in any direction [safety]
+LEAST_OF_LARGEST = 1e-12  # eigenvalue over the largest one of its matrix: rounding is 1e-16 of that [safety]
+LEAST_CORRELATION = (
+    1e-10  # eigenvalue of the correlations of a component; two equal columns get 1e-9 [safety]
+)
 LEAST_MASS = 3.0  # of a component, in deviations of its noise [safety]
 MOST_GIVEN_COMPONENTS = 256  # [safety]
 MOST_ROUNDS = 20  # [safety]

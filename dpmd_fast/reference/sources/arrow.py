@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from dpmd_fast.arguments import Points
-from dpmd_fast.columns import arrow_number_type, as_type, block_type, chosen_fields, is_of, values
+from dpmd_fast.columns import (
+    arrow_number_type,
+    arrow_type_or_missing,
+    as_type,
+    block_type,
+    chosen_fields,
+    is_of,
+    values,
+)
 from dpmd_fast.errors import UserTypeError, UserValueError
 from dpmd_fast.reference.sources.base import KINDS, ReferenceSource, with_fixed_error
 
@@ -26,14 +34,16 @@ class ArrowSource(ReferenceSource):
         rows: int | None,
         rereadable: bool = True,
         name: str = "reference",
+        missing: bool = False,
     ) -> None:
         self._schema = chosen_fields(schema, columns, name)
+        number_type = arrow_type_or_missing if missing else arrow_number_type
         super().__init__(
             reference,
             n_columns=len(self._schema.names),
             column_names=tuple(self._schema.names),
             rows=rows,
-            dtype=block_type(name, self._schema.names, self._schema.types, arrow_number_type),
+            dtype=block_type(name, self._schema.names, self._schema.types, number_type),
             batch_rows=batch_rows,
             rereadable=rereadable,
         )
@@ -81,8 +91,10 @@ class ArrowSource(ReferenceSource):
 class TableSource(ArrowSource):
     """An Arrow Table or RecordBatch."""
 
-    def __init__(self, table: Any, columns: tuple[str, ...] | None, batch_rows: int | None) -> None:
-        super().__init__(table, table.schema, columns, batch_rows, rows=table.num_rows)
+    def __init__(
+        self, table: Any, columns: tuple[str, ...] | None, batch_rows: int | None, missing: bool = False
+    ) -> None:
+        super().__init__(table, table.schema, columns, batch_rows, rows=table.num_rows, missing=missing)
 
     def blocks(self) -> Iterator[Points]:
         table = self.reference
@@ -94,7 +106,9 @@ class TableSource(ArrowSource):
 class StreamSource(ArrowSource):
     """An object that exports an Arrow stream; a RecordBatchReader can be read once, others repeatedly."""
 
-    def __init__(self, stream: Any, columns: tuple[str, ...] | None, batch_rows: int | None) -> None:
+    def __init__(
+        self, stream: Any, columns: tuple[str, ...] | None, batch_rows: int | None, missing: bool = False
+    ) -> None:
         once = is_of(stream, "pyarrow", "RecordBatchReader")
         # Kept for the first pass: an object that exports only once has exported for the schema.
         self._reader = stream if once else open_stream(stream)
@@ -111,6 +125,7 @@ class StreamSource(ArrowSource):
             batch_rows,
             rows=stream.height if is_of(stream, "polars", "DataFrame") else None,
             rereadable=not once,
+            missing=missing,
         )
 
     def blocks(self) -> Iterator[Points]:

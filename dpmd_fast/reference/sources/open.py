@@ -27,7 +27,11 @@ from dpmd_fast.reference.sources.parquet import ParquetSource
 
 
 def open_reference(
-    reference: Any, *, columns: Sequence[str] | None = None, batch_rows: int | None = None
+    reference: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    batch_rows: int | None = None,
+    missing: bool = False,
 ) -> ReferenceSource:
     """Open a reference without reading its values.
 
@@ -42,6 +46,8 @@ def open_reference(
         Columns of a table to read, in this order. By default all, and then all must be numeric.
     batch_rows : int, optional
         Largest number of rows in a block; by default about 8 MB, and at least 1024 rows.
+    missing : bool
+        Whether a column of Arrow's type null, without any value, is taken as NaN; otherwise it is refused.
 
     Notes
     -----
@@ -59,13 +65,13 @@ def open_reference(
     if isinstance(reference, np.ndarray):
         return ArraySource(reference, columns, batch_rows)
     if isinstance(reference, (str, os.PathLike)):
-        return ParquetSource(reference, [reference], columns, batch_rows)
+        return ParquetSource(reference, [reference], columns, batch_rows, missing)
     if isinstance(reference, (list, tuple)):
-        return ParquetSource(reference, reference, columns, batch_rows)
+        return ParquetSource(reference, reference, columns, batch_rows, missing)
     if is_pandas(reference):
         return PandasSource(reference, columns, batch_rows)
     if is_arrow(reference):
-        return TableSource(reference, columns, batch_rows)
+        return TableSource(reference, columns, batch_rows, missing)
     if is_dask_array(reference) or is_dask_frame(reference):
         from dpmd_fast.reference.sources.dask import DaskSource
 
@@ -75,7 +81,7 @@ def open_reference(
 
         return SparkSource(reference, columns)
     if hasattr(reference, "__arrow_c_stream__"):
-        return StreamSource(reference, columns, batch_rows)
+        return StreamSource(reference, columns, batch_rows, missing)
     if is_anndata(reference):
         from dpmd_fast.reference.sources.anndata import AnnDataSource
 

@@ -31,6 +31,7 @@ class ParquetSource(ArrowSource):
         paths: Sequence[Any],
         columns: tuple[str, ...] | None,
         batch_rows: int | None,
+        missing: bool = False,
     ) -> None:
         if not all(isinstance(path, (str, os.PathLike)) for path in paths):
             raise UserTypeError(
@@ -46,7 +47,9 @@ class ParquetSource(ArrowSource):
         for path in self._paths:
             with _parquet_file(path) as (parquet, schema):
                 if not seen:
-                    super().__init__(reference, schema, columns, batch_rows, rows=None, name=path)
+                    super().__init__(
+                        reference, schema, columns, batch_rows, rows=None, name=path, missing=missing
+                    )
                 elif file_identity(path) in seen:
                     # A record read twice would contribute twice, more than the sensitivity bound allows.
                     raise UserValueError(

@@ -11,7 +11,7 @@ import pytest
 from kernel_samples import on_another_target, on_grid, square
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, kernel, single_blas
-from dpmd_fast.kernels.posterior import fill_missing, make_components
+from dpmd_fast.kernels.posterior import draw_missing, make_components
 from dpmd_fast.kernels.sums.exact import MixtureSums
 from dpmd_fast.kernels.sums.mixtures import make_mixture_frames
 from dpmd_fast.kernels.vector.elementary import fixed_exp
@@ -186,8 +186,8 @@ def hostile_pool(setting, model, rng):
     records[1] = records[0]
     components = make_components(*model, np.zeros(records.shape[1]))
     with np.errstate(all="ignore"):
-        filled = [fill_missing(components, record[None], 1) for record in records]
-        together = fill_missing(components, records, 2)
+        filled = [draw_missing(components, record[None], 1) for record in records]
+        together = draw_missing(components, records, 2)
     alone = np.stack([setting.total(record, 1) for record in filled])
     np.testing.assert_array_equal(setting.total(together, 2), alone.sum(axis=0))
     return alone.reshape(POOL, -1)

@@ -99,8 +99,8 @@ def known_of(whole: Whole, cleaned: Cleaned) -> Known:
     sentence = "The noise is 0: measured values stay as they are, and only missing ones are filled in."
     if expected is not None:
         sentence = (
-            f"The mixture expects a mean squared error of {number(expected, 3)} in the measured values, "
-            "where 1 is that of the queries as they came."
+            f"If the queries are like the records, a mean squared error of {number(expected, 3)} is expected "
+            "in the measured values, where 1 is that of the queries as they came."
         )
     if missing:
         sentence += f" {missing:,} values ({percent(missing, m * D)}) were missing and are guesses."

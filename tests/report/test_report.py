@@ -16,6 +16,9 @@ import pytest
 from report_page import Page, digits, without_time
 
 from dpmd_fast import Atlas, Budget, Ledger, Verdict
+from dpmd_fast.models import verdict
+from dpmd_fast.models.gaussians.tuning import LEAST_MASS
+from dpmd_fast.models.geometry import tuning
 from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.preprocessor import Preprocessor
 from dpmd_fast.models.verdict import risk_noted
@@ -262,11 +265,11 @@ def framed(page):
     ],
 )
 def test_verdict_in_the_first_lines(tmp_path, word, after, heading):
-    verdict = Verdict(word, f"A sentence about {word}.", 0.1, 0.07, after)
-    page = written(tmp_path, atlas=make_atlas(verdict=verdict), **make_run())
+    told = Verdict(word, f"A sentence about {word}.", 0.1, 0.07, after)
+    page = written(tmp_path, atlas=make_atlas(verdict=told), **make_run())
     assert list(page.sections)[:2] == ["verdict", "guarantee"]
     assert heading in page.sections["verdict"]
-    assert verdict.sentence in page.sections["verdict"]
+    assert told.sentence in page.sections["verdict"]
     assert page.facts["error of a value before"] == "0.1"
     assert f"\n{after:g}{digits(100 * after / 0.1, 3)}\u00a0% of that before" in page.text.replace(
         "error of a value after", "\n"
@@ -292,17 +295,17 @@ def test_verdict_without_noise(tmp_path):
 
 
 def test_queries_out_of_reach_show(tmp_path):
-    verdict = Verdict("helps", "It fell.", 0.1, 0.07, 0.05)
-    for atlas in (make_atlas(), make_atlas(verdict=verdict)):
+    told = Verdict("helps", "It fell.", 0.1, 0.07, 0.05)
+    for atlas in (make_atlas(), make_atlas(verdict=told)):
         page = written(tmp_path, atlas=atlas, **make_run(outside=0.9))
         assert "Most queries are out of reach" in page.sections["verdict"]
         assert framed(page)
 
 
 def test_accepted_risk_shows(tmp_path):
-    verdict = Verdict("harm likely", "It will harm.", 0.1, 0.2)
-    noted = with_conditions(GUARANTEE, risk_noted(verdict, True))
-    page = written(tmp_path, atlas=make_atlas(guarantee=noted, verdict=verdict), **make_run())
+    told = Verdict("harm likely", "It will harm.", 0.1, 0.2)
+    noted = with_conditions(GUARANTEE, risk_noted(told, True))
+    page = written(tmp_path, atlas=make_atlas(guarantee=noted, verdict=told), **make_run())
     assert "A risk to the result, not to privacy, was accepted" in page.sections["verdict"]
 
 
@@ -325,6 +328,33 @@ def test_no_green_and_no_thresholds_of_its_own(tmp_path):
         assert int(green, 16) <= max(int(red, 16), int(blue, 16)), (red, green, blue)
     source = (Path(headline.__file__)).read_text("utf-8")
     assert not re.search(r"1\.02|0\.99|0\.5\b|1\.5\b", source)
+
+
+def test_thresholds_of_the_docs_are_those_of_the_code():
+    docs = Path(__file__).parents[2] / "docs"
+    atlas, help_page, glossary, mixture = (
+        (docs / name).read_text("utf-8")
+        for name in ("atlas.md", "will-it-help.md", "glossary.md", "mixture.md")
+    )
+    for page in (atlas, help_page):
+        assert f"at most {verdict.GAIN:g} of the better of raw" in page
+        assert f"above {verdict.HARM:g} of the raw" in page
+        assert verdict.LEAST_REACH == 0.5
+        assert "fewer than half of the" in page
+        for word in verdict.WORDS:
+            assert word in page
+    assert f"fewer than {verdict.LEAST_PUBLIC} different public points" in atlas
+    assert f"a factor above {verdict.SAME_UNITS:g}," in atlas
+    assert f"scatter above {verdict.SURFACE:g} of" in atlas
+    assert f"factor {verdict.AS_PREDICTED:g}," in help_page
+    assert f"over noise below {verdict.LEAST_SIGNAL:g}, or below {LEAST_MASS:g} for a component" in mixture
+    least = tuning.OCCUPIED / tuning.HOMOGENEOUS
+    assert f"S/s of {least:g}. Three rounds pay" in atlas
+    assert f"median S/s of {tuning.THREE_ROUNDS:g} on, two from {tuning.TWO_ROUNDS:g} on" in atlas
+    needs = (
+        f"needs {least:g}; three rounds need a median of {tuning.THREE_ROUNDS:g}, two {tuning.TWO_ROUNDS:g}"
+    )
+    assert needs in glossary
 
 
 # The ledger

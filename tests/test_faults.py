@@ -35,9 +35,8 @@ def circle(n, seed, scatter):
 
 
 Y, Z = circle(ROWS, 0, 0.05), circle(300, 1, 0.2)
-FIT = (
-    "fit --model atlas --anchors queries.parquet --dim 1 --bandwidth 0.6 --rounds 1 --epsilon 1 --delta 1e-6"
-)
+FIT = "fit --model atlas --anchors queries.parquet --dim 1 --bandwidth 0.6 --rounds 1"
+FIT += " --epsilon 1 --delta 1e-6"
 PAID = "--ledger budget.db --dataset clinic"
 DENOISE = "denoise queries.parquet --dim 1 --bandwidth 0.6 --epsilon 1 --delta 1e-6"
 SCALES = "preprocess --bounds bounds.json --epsilon 1 --delta 1e-6"

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.spatial import cKDTree
 
 from dpmd_fast.models.geometry.anchors import Floats, rms_radius, spectrum_dim
 from dpmd_fast.models.geometry.bandwidth import (
@@ -26,11 +27,13 @@ from dpmd_fast.models.verdict import (
     FLAT_POINTS,
     HARM_LIKELY,
     HELPS,
+    LEAST_GAP,
     LEAST_PUBLIC,
     LEAST_REACH,
     NO_GAIN,
     SAME_UNITS,
     SURFACE,
+    SURFACE_GROWTH,
     TOO_FEW,
     Verdict,
     judged,
@@ -40,6 +43,7 @@ from dpmd_fast.privacy.guarantee import Adjacency
 
 _MOST_DIM = 6  # dimensions of a surface that are tried
 _NARROW = 0.6  # of the bandwidth, to tell curvature from thickness
+_WIDE = 0.7  # of the rms radius: neighbours within it, and half of it, tell a surface from a cloud
 _NEARLY = 1.15  # error over the least of all dimensions, up to which a smaller dimension is taken
 
 
@@ -104,6 +108,13 @@ def predict_atlas(
     if dim is None:
         dim = _dimension(points, variance, n_threads)
     search = search_before_spending(Z, n, budget, dim, adjacency=adjacency, cover=cover, n_threads=n_threads)
+    if dim > search.dim:
+        return _not_weighed(
+            f"dim = {dim} is too large: the public points spread in {points.shape[1]} directions only, and a "
+            f"surface there has at most {search.dim} dimension(s).",
+            dim,
+            noise,
+        )
     h = search.choose() if bandwidth is None else bandwidth
     found = search.at(h)
     error = search.expected_error(h) if bandwidth is None else search.final_error(h)
@@ -139,7 +150,7 @@ def predict_atlas(
         verdict=Verdict(NO_GAIN, ""),
         search=search,
     )
-    thick = not known and not _clear_surface(Z, points, search.scatter)
+    thick = not known and not _clear_surface(Z, points, search.scatter, d)
     word = HARM_LIKELY if thick else judged(predicted, raw, public)
     if found.covered < LEAST_REACH:
         word = TOO_FEW
@@ -148,22 +159,39 @@ def predict_atlas(
     return made
 
 
-def _clear_surface(Z: Floats, points: Floats, scatter: float) -> bool:
+def _clear_surface(Z: Floats, points: Floats, scatter: float, dim: int) -> bool:
     """Return True if points of unknown noise are clearly near a surface.
 
-    They must scatter little around it; and where coordinates were left out, the variances there must be those
-    of equal noise: between the edges of the Marchenko-Pastur law, with a margin.
+    They must scatter little around it, and numbers of neighbours must grow with the radius as they do on it:
+    where points have few neighbours, smoothing moves none of them, near a surface or not. In many columns,
+    most of which were left out, the variances must be large in some directions and, behind a gap, those of
+    equal noise: between the edges of the Marchenko-Pastur law, with a margin.
     """
     (m, D), q = Z.shape, points.shape[1]
-    if scatter > SURFACE * rms_radius(points):
+    radius = rms_radius(points)
+    if scatter > SURFACE * radius or _growth(points, _WIDE * radius) > dim + SURFACE_GROWTH:
         return False
     if q == D:
         return True
     if m < FLAT_POINTS * D:
         return False
-    tail = np.linalg.eigvalsh(np.cov(Z.T))[: D - q]
+    variances = np.maximum(np.linalg.eigvalsh(np.cov(Z.T))[::-1], 1e-300)
     edge = math.sqrt(D / m)
-    return float(tail[-1]) <= FLAT_MARGIN * ((1.0 + edge) / (1.0 - edge)) ** 2 * max(float(tail[0]), 1e-300)
+    flat = FLAT_MARGIN * ((1.0 + edge) / (1.0 - edge)) ** 2 * variances[-1]
+    return any(
+        variances[kept] <= flat and variances[kept - 1] >= LEAST_GAP * variances[kept]
+        for kept in range(1, q + 1)
+    )
+
+
+def _growth(points: Floats, radius: float) -> float:
+    """Return the power with which the number of neighbours grows from half a radius to the radius.
+
+    It is the dimension of what the points lie on (Grassberger and Procaccia 1983), infinite without any.
+    """
+    tree = cKDTree(points)
+    near, far = (int(pairs) - len(points) for pairs in tree.count_neighbors(tree, [0.5 * radius, radius]))
+    return math.log2(far / near) if near else math.inf
 
 
 def _off_surface(

@@ -24,9 +24,15 @@ SAME_UNITS = 30.0  # largest noise of a column over the smallest, up to which an
 # If the noise is unknown, public points are taken to be near a surface if their scatter around it is at most
 # this share of their rms radius: ten shapes have .02 to .16 [measured] ...
 SURFACE = 0.35
+# ... if the number of neighbours grows with a power of the radius that is so little above its dimension: by
+# .37 at most for ten shapes and by .83 or more for normal points, 300 of either kind [measured] ...
+SURFACE_GROWTH = 0.7
 # ... and if, in many columns, the variances of the directions that are left out spread at most so much more
-# than those of equal noise, seen with so many points a column: spheres do, blood markers do not [measured].
+# than those of equal noise, seen with so many points a column: spheres do, blood markers do not [measured];
+# and if the least variance of the other directions is so many times the largest of those: 10 and more for
+# spheres, 1.2 where variances decay smoothly [measured].
 FLAT_MARGIN, FLAT_POINTS = 1.5, 3
+LEAST_GAP = 2.0
 AS_PREDICTED = 1.5  # factor between expected and predicted error that still counts as predicted [choice]
 
 HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW = "helps", "no gain", "harm likely", "not enough records"

@@ -31,13 +31,13 @@ def files(tmp_path_factory):
     data = simulate(circle(), 6000, 200, 0.1, np.random.default_rng(0))
     for name, points in (("circle", data.references), ("near", data.queries), ("few", data.references[:200])):
         pq.write_table(pa.table({"x": points[:, 0], "y": points[:, 1]}), folder / f"{name}.parquet")
-    for name, points in (("people", markers(20_000, 1)), ("visits", markers(60, 2, 0.5))):
+    for name, points in (("people", markers(20_000, 1)), ("visits", markers(25, 2, 0.8))):
         pd.DataFrame(points, columns=NAMES).to_parquet(folder / f"{name}.parquet")
-    gaps = markers(60, 2, 0.5)
+    gaps = markers(25, 2, 0.8)
     gaps[::5, 3] = np.nan
     pd.DataFrame(gaps, columns=NAMES).to_parquet(folder / "gaps.parquet")
     Ledger(folder / "budget.db").create("clinic", 20.0, 1e-5)
-    (folder / "noise.json").write_text(json.dumps(dict.fromkeys(NAMES, 0.5)))
+    (folder / "noise.json").write_text(json.dumps(dict.fromkeys(NAMES, 0.8)))
     return folder
 
 

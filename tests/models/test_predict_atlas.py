@@ -100,24 +100,37 @@ def test_few_records_are_too_few(n):
 
 
 def test_a_given_bandwidth_is_checked_too():
-    _, n, data = queries_of("torus")
-    tiny = plan(data.queries, n, budget=BUDGET, dim=2, bandwidth=0.05)
-    assert tiny.verdict == "not enough records"
+    _, _, data = queries_of("torus")
+    few = plan(data.queries, 1000, budget=BUDGET, dim=2, bandwidth=0.8)
+    assert few.verdict == "not enough records"
     with pytest.raises(ValueError, match=r"^not enough records: "):
-        release_atlas(data.clean + 0.01, data.queries, dim=2, bandwidth=0.05, budget=BUDGET, n_public=n)
+        release_atlas(data.clean + 0.01, data.queries, dim=2, bandwidth=0.8, budget=BUDGET, n_public=1000)
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_dimension_that_is_too_large_does_not_help_more(known):
+def test_a_dimension_that_is_too_large(known, ledger):
     _, n, data = queries_of("sphere in R^20")
     noise = in_mads(data.queries, deviation(data)) if known else None
-    right, large = (
-        plan(data.queries, n, budget=BUDGET, dim=dim, noise=noise, model="atlas") for dim in (2, 18)
-    )
-    assert right.verdict == "helps"
-    assert large.verdict != "helps" or large.predicted_error > 1.2 * right.predicted_error
+    made = plan(data.queries, n, budget=BUDGET, dim=18, noise=noise, model="atlas")
+    assert (made.verdict, made.model) == ("no gain", "nothing")
+    assert "dim = 18 is too large: the public points spread in 3 directions only" in made.advice
+    with pytest.raises(ValueError, match=r"^no gain: dim = 18 is too large.* Nothing was spent"):
+        release_atlas(
+            data.clean, data.queries, dim=18, budget=BUDGET, noise=noise, ledger=ledger, dataset="people"
+        )
+    assert ledger.history("people") == ()
     with pytest.raises(ValueError, match="dim = 20: must be below the number of columns"):
         plan(data.queries, n, budget=BUDGET, dim=20, noise=noise)
+
+
+@pytest.mark.parametrize("columns", [2, 4, 7])
+def test_a_cloud_in_few_columns_is_no_surface(columns):
+    """Without their noise, points far apart from each other must not pass for a surface."""
+    rng = np.random.default_rng(2)
+    for queries in (rng.normal(size=(300, columns)), markers(400, 1, max(4, columns))):
+        made = plan(queries, 50_000, budget=BUDGET)
+        assert (made.verdict, made.model) == ("harm likely", "nothing")
+        assert "lie near no curve or surface" in made.advice
 
 
 def test_the_dimension_is_the_same_in_ten_of_ten_runs(ledger):

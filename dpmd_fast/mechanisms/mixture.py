@@ -32,7 +32,7 @@ from dpmd_fast.mechanisms.spend import (
 )
 from dpmd_fast.models.gaussians.components import Gaussians, in_data_units, not_flat, read_moments
 from dpmd_fast.models.gaussians.recipe import Recipe, public_normal, start
-from dpmd_fast.models.gaussians.regroup import Pairs, chosen, join, split, with_records
+from dpmd_fast.models.gaussians.regroup import Pairs, Rounds, chosen, evidence, join, split, with_records
 from dpmd_fast.models.gaussians.tuning import HOMOGENEOUS, LEAST_MASS, SPLIT_AFTER, TRIAL
 from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.models.mixture_cleaner import checked_noise
@@ -226,6 +226,7 @@ def _run(mechanism: Mechanism, recipe: Recipe, mu: float, *, fill: bool) -> _Mad
     assert mechanism.source is not None
     model = whole = public_normal(mechanism.source.n_columns)
     spends: list[tuple[str, float]] = []
+    history: Rounds = []
     trials: dict[int, Pairs] = {}  # halves of components, by the round after which they may be joined
     last = len(recipe.shares) - 1
     for number, (share, tau) in enumerate(zip(recipe.shares, recipe.taus, strict=True)):
@@ -238,13 +239,16 @@ def _run(mechanism: Mechanism, recipe: Recipe, mu: float, *, fill: bool) -> _Mad
         found = read_moments(mechanism.release(task, lattice), lattice.noise_scale)
         model = not_flat(in_data_units(model, found), whole)
         spends.append((what, share * mu**2))
-        signals = found.signals
+        history = [*history, (share, found.signals)] if number > 1 else [(share, found.signals)]
         if number in trials:
-            model, signals = join(model, signals, trials.pop(number))
+            model, history = join(model, history, trials.pop(number))
         if number in SPLIT_AFTER and number + TRIAL < last:
-            model, trials[number + TRIAL] = split(model, signals, recipe.components)
-    kept = with_records(signals)
-    return _Made(chosen(model, kept), tuple(np.maximum(signals[kept], LEAST_MASS).tolist()), spends)
+            seen, now = evidence(history), history[-1][1]
+            model, trials[number + TRIAL] = split(model, now, seen, recipe.components)
+            history = []
+    kept = with_records(evidence(history))
+    signals = np.maximum(history[-1][1][kept], LEAST_MASS)
+    return _Made(chosen(model, kept), tuple(signals.tolist()), spends)
 
 
 def _sums(model: Gaussians, tau: float, steps: Steps, fill: bool) -> SumTask:

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.models.gaussians.components import Floats, Gaussians, definite, symmetric
-from dpmd_fast.models.gaussians.tuning import HALF_NORMAL_MEAN, LEAST_MASS
+from dpmd_fast.models.gaussians.tuning import EVIDENCE_ROUNDS, HALF_NORMAL_MEAN, LEAST_MASS, SPLIT_SIGNAL
 
 Pairs = list[tuple[int, int]]  # places of the two halves of a component
+Rounds = list[tuple[float, Floats]]  # share of the budget and signals (K,) of rounds with the same components
 
 
 def chosen(model: Gaussians, places: NDArray[np.int64] | list[int]) -> Gaussians:
@@ -24,20 +25,33 @@ def chosen(model: Gaussians, places: NDArray[np.int64] | list[int]) -> Gaussians
     return Gaussians(weights / weights.sum(), model.means[places], model.covariances[places])
 
 
+def evidence(rounds: Rounds) -> Floats:
+    """Return masses over the deviation of their noise, from the last rounds together.
+
+    One round is not enough: a group with a mass of 4 deviations is below 3 in every sixth round.
+    """
+    last = rounds[-EVIDENCE_ROUNDS:]
+    total = sum((math.sqrt(share) * signals for share, signals in last), np.zeros(len(last[0][1])))
+    combined: Floats = total / math.sqrt(math.fsum(share for share, _ in last))
+    return combined
+
+
 def with_records(signals: Floats) -> list[int]:
     """Return the places of components whose mass is not noise; all of them if none is."""
     found = [k for k in range(len(signals)) if signals[k] >= LEAST_MASS]
     return found or list(range(len(signals)))
 
 
-def split(model: Gaussians, signals: Floats, most: int) -> tuple[Gaussians, Pairs]:
+def split(model: Gaussians, signals: Floats, seen: Floats, most: int) -> tuple[Gaussians, Pairs]:
     """Split components with many records, as far as there are places for their second halves.
 
     Parameters
     ----------
     model : Gaussians
     signals : array (K,)
-        Released masses over the deviation of their noise.
+        Released masses over the deviation of their noise: those of many records are split.
+    seen : array (K,)
+        `evidence` of the masses: components without any may be given up.
     most : int
         Number of components that there may be: places beyond K are free, then those that are only noise.
 
@@ -47,8 +61,8 @@ def split(model: Gaussians, signals: Floats, most: int) -> tuple[Gaussians, Pair
         The components, and the places of the two halves of each that was split.
     """
     K = len(signals)
-    heavy = sorted((k for k in range(K) if signals[k] > 2.0 * LEAST_MASS), key=lambda k: (-signals[k], k))
-    noise = [k for k in range(K) if signals[k] < LEAST_MASS]
+    heavy = sorted((k for k in range(K) if signals[k] > SPLIT_SIGNAL), key=lambda k: (-signals[k], k))
+    noise = [k for k in range(K) if seen[k] < LEAST_MASS]
     given_up = noise[::-1][: max(0, len(heavy) - (most - K))]
     kept = [k for k in range(K) if k not in given_up]
     heavy = heavy[: most - len(kept)]
@@ -70,24 +84,26 @@ def split(model: Gaussians, signals: Floats, most: int) -> tuple[Gaussians, Pair
     return Gaussians(np.array(weights), np.array(means), halves), pairs
 
 
-def join(model: Gaussians, signals: Floats, pairs: Pairs) -> tuple[Gaussians, Floats]:
-    """Join the halves that describe the records no better than one component; return their signals too."""
+def join(model: Gaussians, rounds: Rounds, pairs: Pairs) -> tuple[Gaussians, Rounds]:
+    """Join the halves that describe the records no better than one component, and add up their signals."""
     weights, means, covariances = (part.copy() for part in model)
-    signals = signals.copy()
+    table = np.array([signals for _, signals in rounds])
     gone = set()
     for pair in pairs:
         both = list(pair)
-        if signals[both].min() < LEAST_MASS:  # one half took all the records
+        if table[-1, both].min() < LEAST_MASS:  # one half took all the records
             continue
-        whole = _joined(chosen(model, both))
-        if _gain(chosen(model, both), whole) < 0.0:
+        halves = chosen(model, both)
+        whole = _joined(halves)
+        if _gain(halves, whole) < 0.0:
             first, second = pair
             weights[first] += weights[second]
-            signals[first] += signals[second]
+            table[:, first] += table[:, second]
             means[first], covariances[first] = whole.means[0], whole.covariances[0]
             gone.add(second)
     kept = [k for k in range(len(weights)) if k not in gone]
-    return chosen(Gaussians(weights, means, covariances), kept), signals[kept]
+    joined = [(share, row[kept]) for (share, _), row in zip(rounds, table, strict=True)]
+    return chosen(Gaussians(weights, means, covariances), kept), joined
 
 
 def _joined(parts: Gaussians) -> Gaussians:

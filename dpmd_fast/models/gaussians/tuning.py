@@ -14,17 +14,19 @@ from __future__ import annotations
 
 FIRST_SHARE = 0.1  # of mu^2, for all records as one component, where there are more later [recipe]
 FIRST_SHARE_OF_ONE = 0.2  # where there is one component; .1 is worse in R^20 with 5,000 records [one]
-ROUNDS = 8  # of all components; 10 perform equally, 6 are worse in R^8 [recipe]
-GROWTH = 1.3  # share of a round over that of the round before: the last one is what is kept [recipe]
+ROUNDS = 12  # of all components; 8 lose groups in R^60, elsewhere equal; 16 are worse on NHANES [split]
+GROWTH = 1.15  # share of a round over that of the one before: the last one is what is kept [split]
 HOMOGENEOUS = 1.0  # c, the square of the homogeneous coordinate [recipe]
 CLIP = (
     1.0  # tau over D + c, the mean squared length of a feature; .7 is better in R^8, 1.2 for t tails [recipe]
 )
 FIRST_CLIP = 2.0  # the same, in public units, and for one component: best of 1 to 6 [one]
-SPLIT_AFTER = (3, 5)  # rounds after which components without records are given to others [split]
+SPLIT_AFTER = (3, 5, 7)  # rounds after which components without records are given to others [split]
+SPLIT_SIGNAL = 12.0  # mass of a component over its noise: its halves stay above theirs [split]
+EVIDENCE_ROUNDS = 3  # whose masses together say that a component is noise; one loses groups of 3 % [split]
 TRIAL = 2  # rounds after which the halves of a component are joined again, if they are still one [split]
 HALF_NORMAL_MEAN = 0.8  # mean of the absolute value of a normal number: where the halves are put
-COMPONENT_SIGNAL = 10.0  # mass of a component over its noise that their number must leave [recipe]
+COMPONENT_SIGNAL = 8.2  # mass of a component over its noise that their number must leave [recipe]
 MOST_COMPONENTS = 32  # [recipe]
 START_VARIANCE = 0.7  # of each component at the start, in units of the whole [recipe]
 START_DRAWS = 4000  # from the released normal, to place the components [recipe]

@@ -6,7 +6,7 @@ which medians replace missing values; the same for missing values alone; C-index
 model of the clean references) or agreement of clusters with cell types (ARI), from 100 queries on.
 
 Atlas, direct release and Nonprivate-MD take complete points only. Nonprivate-MD gets the bandwidth and the
-dimension with the smallest true error, which nobody could choose, and at most 5,000 of the references: local
+dimension with the smallest true error, which nobody could choose, and at most 2,000 of the references: local
 PCA at all of NHANES takes too long. Mixtures and GaussianMixture do not depend on the noise: they are made
 once for each split, in units of the clean queries. Methods that are predicted to harm run all the same.
 """
@@ -55,9 +55,9 @@ from dpmd_fast.models.plan import plan
 from dpmd_fast.models.preprocessor import units_of
 
 EPSILON = 1.0
-MOST_REFERENCES = 5_000  # of Nonprivate-MD
+MOST_REFERENCES = 2_000  # of Nonprivate-MD
 MOST_COMPONENTS, RECORDS_A_COLUMN = 10, 20  # of GaussianMixture: one for so many records for each column
-WIDTHS = (0.6, 0.8, 1.1)  # bandwidths of Nonprivate-MD over the rms radius of the clean queries
+WIDTHS = (0.7, 1.0)  # bandwidths of Nonprivate-MD over the rms radius of the clean queries
 DIMS = (2, 5)
 DELTAS = {MIXTURE_PAPER: PAPER_DELTA, MIXTURE: SMALL_DELTA}
 

@@ -84,7 +84,7 @@ class Queries:
 
 
 def names_of_sets(profile: Profile) -> list[str]:
-    """Return blood markers and all sets of cells that the folder has; of cells, in a quick run, small ones."""
+    """Return blood markers and the sets of cells in the folder; in a quick run one small set."""
     folder = data_folder(profile)
     cells = [path.stem for path in sorted(folder.glob("*.npz")) if path.stem not in single_cell.NOT_CELLS]
     if profile.quick:

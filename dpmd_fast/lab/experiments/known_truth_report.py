@@ -62,8 +62,8 @@ def table(tables: Tables, profile: Profile) -> str:
     for column, title in SCORES.items():
         parts.append(f"## {title}\n\n" + _methods(rows, column))
     parts.append(
-        "## Verdicts of `plan`, and mean squared errors (raw = 1) predicted and found\n\nFound: of the better "
-        "model, also where it was refused.\n\n" + _verdicts(tables["verdicts"])
+        "## Verdicts of `plan`, and mean squared errors (raw = 1) predicted and found\n\nFound: of the "
+        "better model, also where it was refused.\n\n" + _verdicts(tables["verdicts"])
     )
     return "\n".join(parts)
 
@@ -131,7 +131,8 @@ def _by_queries(rows: Sequence[Row]) -> Figure:
         for place, noise in enumerate(noises):
             axis = axes[line, place]
             for method, look in LOOKS.items():
-                these = [r for r in own if (r["missing"], r["noise"], r["method"]) == (missing, noise, method)]
+                key = (missing, noise, method)
+                these = [r for r in own if (r["missing"], r["noise"], r["method"]) == key]
                 found = intervals(these, ("queries",), "error")
                 x = sorted(key[0] for key in found)  # type: ignore[type-var]
                 y = [min(found[(size,)].mean, 2.5) for size in x]

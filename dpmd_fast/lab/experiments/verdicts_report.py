@@ -15,17 +15,21 @@ from dpmd_fast.models.verdict import AS_PREDICTED, HARM, HELPS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = {"shape": ("shapes", BLUE, "o"), "factors": ("factor models", GREEN, "s"), "real": ("real", ORANGE, "^")}
+KINDS = {
+    "shape": ("shapes", BLUE, "o"),
+    "factors": ("factor models", GREEN, "s"),
+    "real": ("real", ORANGE, "^"),
+}
 
 
 def table(tables: Tables, profile: Profile) -> str:
     rows = tables["results"]
     return "\n".join(
         [
-            "# Verdicts before a spend, and what came of them\n\nRoot mean squared error of a value, in units "
-            "of the columns.\n",
-            "## Real data through `fit --model auto`, epsilon = 1, delta = 1e-6\n\nMiddle level of noise, all "
-            "queries. Errors over that of the raw queries; means over runs, and the worst run.\n\n"
+            "# Verdicts before a spend, and what came of them\n\nRoot mean squared error of a value, in "
+            "units of the columns.\n",
+            "## Real data through `fit --model auto`, epsilon = 1, delta = 1e-6\n\nMiddle level of noise, "
+            "all queries. Errors over that of the raw queries; means over runs, and the worst run.\n\n"
             + _runs(rows),
             f"## Share of predictions within a factor of {AS_PREDICTED:g}\n\n" + _shares(rows),
             "## Every case\n\nErrors over that of the raw queries. Refused: actual is that of the better "

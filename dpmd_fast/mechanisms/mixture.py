@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,10 +30,9 @@ from dpmd_fast.mechanisms.spend import (
     public_count,
     public_points,
 )
-from dpmd_fast.models.gaussians.components import Gaussians, in_data_units, not_flat, read_moments
-from dpmd_fast.models.gaussians.recipe import Recipe, public_normal, start
-from dpmd_fast.models.gaussians.regroup import Pairs, Rounds, chosen, evidence, join, split, with_records
-from dpmd_fast.models.gaussians.tuning import HOMOGENEOUS, LEAST_MASS, SPLIT_AFTER, TRIAL
+from dpmd_fast.models.gaussians.components import Gaussians
+from dpmd_fast.models.gaussians.rounds import ReleaseSums, run_rounds
+from dpmd_fast.models.gaussians.tuning import HOMOGENEOUS
 from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.models.mixture_cleaner import checked_noise
 from dpmd_fast.models.outcome import mixture_outcome
@@ -43,7 +42,7 @@ from dpmd_fast.models.public_only import judge_queries
 from dpmd_fast.models.verdict import refuse_unless_worth, risk_noted
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency, with_conditions
-from dpmd_fast.privacy.lattice import Steps, choose_lattice
+from dpmd_fast.privacy.lattice import Lattice, Steps, choose_lattice
 from dpmd_fast.reference.sources.base import ReferenceSource
 from dpmd_fast.reference.sources.mapped import preprocessed_source
 from dpmd_fast.reference.tasks import SumTask
@@ -193,7 +192,9 @@ def release_mixture(
         rows=n,
     )
     with mechanism.failing_safely(), single_blas():
-        made = _run(mechanism, recipe, budget.mu, fill=on_missing == "fill")
+        made = run_rounds(
+            source.n_columns, recipe, budget.mu, adjacency, _releases(mechanism, fill=on_missing == "fill")
+        )
         verdict = None
         if deviations is not None and errors is not None:
             verdict = mixture_outcome(made.model, deviations, errors, predicted.verdict)
@@ -213,42 +214,13 @@ def release_mixture(
     )
 
 
-class _Made(NamedTuple):
-    """The released components, their masses over the noise, and what each release spent."""
+def _releases(mechanism: Mechanism, *, fill: bool) -> ReleaseSums:
+    """Return the function that releases the sums of all records in the frames of a mixture."""
 
-    model: Gaussians
-    signals: tuple[float, ...]
-    spends: list[tuple[str, float]]
+    def release(model: Gaussians, tau: float, lattice: Lattice) -> Floats:
+        return mechanism.release(_sums(model, tau, lattice.steps, fill), lattice)
 
-
-def _run(mechanism: Mechanism, recipe: Recipe, mu: float, *, fill: bool) -> _Made:
-    """Spend the budget: all records as one component, then the rounds of all components."""
-    assert mechanism.source is not None
-    model = whole = public_normal(mechanism.source.n_columns)
-    spends: list[tuple[str, float]] = []
-    history: Rounds = []
-    trials: dict[int, Pairs] = {}  # halves of components, by the round after which they may be joined
-    last = len(recipe.shares) - 1
-    for number, (share, tau) in enumerate(zip(recipe.shares, recipe.taus, strict=True)):
-        if number == 1:
-            whole, model = model, start(model, recipe.components)
-        size = len(model.weights)
-        what = f"round {number}, components: {size}" if number else "all records as one component"
-        lattice = choose_lattice(math.sqrt(share) * mu, tau, mechanism.adjacency)
-        task = _sums(model, tau, lattice.steps, fill)
-        found = read_moments(mechanism.release(task, lattice), lattice.noise_scale)
-        model = not_flat(in_data_units(model, found), whole)
-        spends.append((what, share * mu**2))
-        history = [*history, (share, found.signals)] if number > 1 else [(share, found.signals)]
-        if number in trials:
-            model, history = join(model, history, trials.pop(number))
-        if number in SPLIT_AFTER and number + TRIAL < last:
-            seen, now = evidence(history), history[-1][1]
-            model, trials[number + TRIAL] = split(model, now, seen, recipe.components)
-            history = []
-    kept = with_records(evidence(history))
-    signals = np.maximum(history[-1][1][kept], LEAST_MASS)
-    return _Made(chosen(model, kept), tuple(signals.tolist()), spends)
+    return release
 
 
 def _sums(model: Gaussians, tau: float, steps: Steps, fill: bool) -> SumTask:

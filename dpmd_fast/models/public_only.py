@@ -20,7 +20,7 @@ import numpy as np
 
 from dpmd_fast.kernels.charts import make_field, move
 from dpmd_fast.kernels.jit import single_blas
-from dpmd_fast.kernels.posterior import make_components, posterior
+from dpmd_fast.kernels.posterior import PosteriorComponents, make_components, posterior
 from dpmd_fast.models.gaussians.components import Floats, Gaussians, floored
 from dpmd_fast.models.geometry.anchors import public_moments
 from dpmd_fast.models.geometry.tuning import PUBLIC_HOMOGENEOUS, SMOOTHING_PASSES
@@ -46,6 +46,8 @@ class PublicErrors(NamedTuple):
     limit: Floats  # after the same kind of method, fitted to any number of such points
     slope: Floats  # excess over the limit times the number of points that it was fitted to
     method: str  # "none", "linear filter", "own mixture"
+    points: Floats | None = None  # the queries, in preprocessed units, to rehearse a release with
+    noise: Floats | None = None
 
 
 def judge_queries(points: Floats, noise: Floats, n_threads: int | None = None) -> PublicErrors:
@@ -77,7 +79,7 @@ def judge_queries(points: Floats, noise: Floats, n_threads: int | None = None) -
     # errors of points that a method was fitted to are too small by what those of others are too large by
     limit = np.clip((tested + fitted) / 2.0, 0.0, tested)
     used = len(points) * (_FOLDS - 1) / _FOLDS
-    return PublicErrors(missing, raw, tested, limit, (tested - limit) * used, method)
+    return PublicErrors(missing, raw, tested, limit, (tested - limit) * used, method, points, noise)
 
 
 def _cross_validated(
@@ -92,20 +94,44 @@ def _cross_validated(
         model = _linear(others, noise, shrinkage) if groups == 1 else _mixture(others, noise, groups)
         prepared = make_components(*model, noise)
         for place, judged in enumerate((points[folds == fold], others)):
-            hidden = (rng.random(judged.shape) < missing) & ~np.isnan(judged)
-            seen = np.where(hidden, np.nan, judged)
-            means, deviations = posterior(prepared, seen, deviations=True, n_threads=n_threads)[:2]
-            assert deviations is not None
-            gaps = (means - judged) ** 2 - noise**2
-            both = ((~np.isnan(seen), gaps + 2.0 * deviations**2), (hidden, gaps))
-            for kind, (where, found) in enumerate(both):
-                sums[place, kind] += np.where(where, found, 0.0).sum(axis=0)
-                counts[place, kind] += where.sum(axis=0)
+            found = _judged(prepared, judged, noise, missing, rng, n_threads)
+            sums[place] += found[0]
+            counts[place] += found[1]
     errors = np.maximum(sums / np.maximum(counts, 1), 0.0)
     # without a hidden value to judge by, a column counts as filled in by its median
     errors[:, 1] = np.where(counts[:, 1] > 0, errors[:, 1], _clean_variance(points, noise))
     tested, fitted = (1.0 - missing) * errors[:, 0] + missing * errors[:, 1]
     return tested, fitted
+
+
+def _judged(
+    prepared: PosteriorComponents,
+    points: Floats,
+    noise: Floats,
+    missing: Floats,
+    rng: np.random.Generator,
+    n_threads: int | None,
+) -> tuple[Floats, Floats]:
+    """Return sums of squared errors (2, D) and counts: of values that are there, and of hidden ones."""
+    hidden = (rng.random(points.shape) < missing) & ~np.isnan(points)
+    seen = np.where(hidden, np.nan, points)
+    means, deviations = posterior(prepared, seen, deviations=True, n_threads=n_threads)[:2]
+    assert deviations is not None
+    gaps = (means - points) ** 2 - noise**2
+    both = ((~np.isnan(seen), gaps + 2.0 * deviations**2), (hidden, gaps))
+    sums = np.array([np.where(where, found, 0.0).sum(axis=0) for where, found in both])
+    return sums, np.array([where.sum(axis=0) for where, _ in both])
+
+
+def judge_mixture(model: Gaussians, points: Floats, noise: Floats, n_threads: int | None = None) -> Floats:
+    """Return the errors (D,) of public points, NaN where missing, after a mixture of clean values."""
+    missing = np.isnan(points).mean(axis=0)
+    prepared = make_components(*model, noise)
+    sums, counts = _judged(prepared, points, noise, missing, np.random.default_rng(1), n_threads)
+    errors = np.maximum(sums / np.maximum(counts, 1), 0.0)
+    errors[1] = np.where(counts[1] > 0, errors[1], _clean_variance(points, noise))
+    found: Floats = (1.0 - missing) * errors[0] + missing * errors[1]
+    return found
 
 
 def _linear(points: Floats, noise: Floats, shrinkage: float) -> Gaussians:
@@ -116,7 +142,7 @@ def _linear(points: Floats, noise: Floats, shrinkage: float) -> Gaussians:
     both = there.astype(np.float64).T @ there
     covariance = gaps.T @ gaps / np.maximum(both - 1.0, 1.0)
     covariance *= 1.0 - shrinkage * (1.0 - np.eye(len(mean)))
-    return Gaussians(np.ones(1), mean[None], _without_noise(covariance[None], noise))
+    return Gaussians(np.ones(1), mean[None], without_noise(covariance[None], noise))
 
 
 def _mixture(points: Floats, noise: Floats, groups: int) -> Gaussians:
@@ -130,10 +156,10 @@ def _mixture(points: Floats, noise: Floats, groups: int) -> Gaussians:
     with warnings.catch_warnings(), single_blas():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(points)
-    return Gaussians(model.weights_, model.means_, _without_noise(model.covariances_, noise))
+    return Gaussians(model.weights_, model.means_, without_noise(model.covariances_, noise))
 
 
-def _without_noise(covariances: Floats, noise: Floats) -> Floats:
+def without_noise(covariances: Floats, noise: Floats) -> Floats:
     return floored(covariances - np.diag(noise**2), np.full(len(covariances), _LEAST_VARIANCE))
 
 

@@ -53,6 +53,14 @@ EXPERIMENTS: dict[str, Entry] = {
         "the same on blood markers with noise and missing values (needs --data)",
         "dpmd_fast.lab.experiments.mixture_nhanes:MIXTURE_NHANES.run",
     ),
+    "known-truth": Entry(
+        "all methods on real data with noise of known size (needs --data)",
+        "dpmd_fast.lab.experiments.known_truth:KNOWN_TRUTH.run",
+    ),
+    "verdicts": Entry(
+        "predicted against actual errors of shapes and real data (needs --data)",
+        "dpmd_fast.lab.experiments.verdicts:VERDICTS.run",
+    ),
     "biomarkers": Entry(
         "blood markers of NHANES: local geometry and risk of death (needs --data)",
         "dpmd_fast.lab.experiments.biomarkers:BIOMARKERS.run",

@@ -53,13 +53,13 @@ class Cells(NamedTuple):
 
 
 def items(profile: Profile) -> list[Row]:
-    return [{"set": path.stem, "seed": seed} for path in _files(profile) for seed in range(profile.seeds)]
+    return [{"set": path.stem, "seed": seed} for path in set_files(profile) for seed in range(profile.seeds)]
 
 
 def measure(item: Row, profile: Profile) -> Tables:
     name, seed = str(item["set"]), int(item["seed"])  # type: ignore[arg-type]
     path = data_file(profile, f"{name}.npz")
-    cells = _cells(path)
+    cells = read_cells(path)
     queries, references = split(len(cells.values), seed)
     types = cells.types[queries]
     values = logarithms(cells.values, cells.kind, queries)
@@ -132,7 +132,7 @@ def _scores(points: Floats, types: NDArray[np.int64], seed: int) -> dict[str, Va
     return {"ari": scores.ari, "acc": scores.acc, "nmi": scores.nmi, "purity": purity}
 
 
-def _files(profile: Profile) -> list[Path]:
+def set_files(profile: Profile) -> list[Path]:
     """List the paper's sets first, then the others; in a quick run, only the small ones."""
     folder = data_folder(profile)
     found = [path for path in sorted(folder.glob("*.npz")) if path.stem not in NOT_CELLS]
@@ -161,7 +161,7 @@ def _arrays(path: Path, values: bool = False) -> tuple[Any, Any]:
 
 
 @functools.lru_cache(maxsize=1)
-def _cells(path: Path) -> Cells:
+def read_cells(path: Path) -> Cells:
     X, labels = _arrays(path, values=True)
     if X.ndim != 2 or labels.shape != (len(X),):
         raise UserValueError(f"{path.name}: X must have a row for each of the labels")
@@ -190,7 +190,7 @@ def logarithms(X: Floats, kind: str, public: NDArray[np.int64] | None = None) ->
 @functools.lru_cache(maxsize=1)
 def _of_all(path: Path) -> Floats:
     """Return all cells in the principal components of all cells, cached for all seeds."""
-    cells = _cells(path)
+    cells = read_cells(path)
     values = logarithms(cells.values, cells.kind)
     return reduction(values)(values)
 

@@ -191,7 +191,7 @@ def _growth(points: Floats, radius: float) -> float:
     It is the dimension of what the points lie on (Grassberger and Procaccia 1983), infinite without any.
     """
     tree = cKDTree(points)
-    near, far = (int(pairs) - len(points) for pairs in tree.count_neighbors(tree, [0.5 * radius, radius]))
+    near, far = (int(tree.count_neighbors(tree, within)) - len(points) for within in (0.5 * radius, radius))
     return math.log2(far / near) if near else math.inf
 
 

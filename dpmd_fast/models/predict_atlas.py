@@ -108,13 +108,7 @@ def predict_atlas(
     if dim is None:
         dim = _dimension(points, variance, n_threads)
     search = search_before_spending(Z, n, budget, dim, adjacency=adjacency, cover=cover, n_threads=n_threads)
-    if dim > search.dim:
-        return _not_weighed(
-            f"dim = {dim} is too large: the public points spread in {points.shape[1]} directions only, and a "
-            f"surface there has at most {search.dim} dimension(s).",
-            dim,
-            noise,
-        )
+    points = search.points
     h = search.choose() if bandwidth is None else bandwidth
     found = search.at(h)
     error = search.expected_error(h) if bandwidth is None else search.final_error(h)

@@ -83,7 +83,7 @@ def test_markers_go_to_a_mixture(here, capsys, queries):
         ),
         (f"fit --reference people.parquet --queries visits.parquet {BUDGET}", "harm likely"),
         (
-            f"fit --model atlas --dim 3 --reference people.parquet --queries visits.parquet "
+            f"fit --model atlas --dim 1 --reference people.parquet --queries visits.parquet "
             f"--noise noise.json {BUDGET}",
             "harm likely",
         ),

@@ -209,7 +209,7 @@ def search_before_spending(
     share, points = 1.0, Z
     if Z.shape[1] >= LEAST_COLUMNS:
         share -= FIND_SHARE + REFINE_SHARE
-        points = leading(Z)
+        points = leading(Z, 2 if dim is None else dim + 1)
     d = spectrum_dim(points, n_threads) if dim is None else dim
     return BandwidthSearch(
         points,
@@ -222,8 +222,10 @@ def search_before_spending(
     )
 
 
-def leading(Z: Floats) -> Floats:
+def leading(Z: Floats, least: int = 2) -> Floats:
     """Return public points in their leading coordinates, which stand in for the subspace to be released.
+
+    At least `least` of them are kept: a surface needs one more than its dimension.
 
     Those are left out whose variance could be that of noise of the same size in all coordinates: below the
     edge of the Marchenko-Pastur law for so many points.
@@ -233,8 +235,9 @@ def leading(Z: Floats) -> Floats:
     values, vectors = values[::-1], vectors[:, ::-1]
     ratio = min(1.0, len(values) / len(Z))
     noise = float(np.median(values)) / (1.0 - ratio / 3.0)
-    kept = max(2, int((values > 1.1 * (1.0 + math.sqrt(ratio)) ** 2 * noise).sum()))
-    return np.ascontiguousarray((Z - center) @ vectors[:, : min(kept, len(values) // 2)])
+    kept = int((values > 1.1 * (1.0 + math.sqrt(ratio)) ** 2 * noise).sum())
+    kept = max(2, least, min(kept, len(values) // 2))
+    return np.ascontiguousarray((Z - center) @ vectors[:, :kept])
 
 
 def predicted_noise(h: float, signal: float) -> float:

@@ -76,7 +76,7 @@ def test_all_methods_in_their_quick_form(data, tmp_path):
     filled = [
         row["fill"] for row in rows if row["missing"] and row["method"] == known_truth_report.NOT_PRIVATE
     ]
-    assert all(0.0 < one for one in filled)
+    assert all(one > 0.0 for one in filled)
     judged = pq.read_table(tmp_path / "out" / "verdicts.parquet").to_pylist()
     assert {row["delta"] for row in judged} == {0.1, 1e-6}
 

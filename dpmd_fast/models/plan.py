@@ -260,6 +260,7 @@ def plan(
             components=components,
             rounds=rounds,
             adjacency=adjacency,
+            public_ratio=math.nan if atlas is None else atlas.public_only_error / atlas.raw_error,
         )
     if atlas is None and mixture is None:
         raise UserValueError(

@@ -71,10 +71,12 @@ def predict_mixture(
     components: Any = "auto",
     rounds: Any = "auto",
     adjacency: Adjacency,
+    public_ratio: float = math.nan,
 ) -> MixturePrediction:
     """Predict a mixture of `n` records.
 
-    `errors` are those of the public points, None if their noise is unknown.
+    `errors` are those of the public points, None if their noise is unknown. `public_ratio` is the error of
+    other methods on the public points alone, over that of the points: near a surface, of smoothing them.
     """
     recipe = choose_recipe(
         n,
@@ -95,6 +97,8 @@ def predict_mixture(
         if least <= 1.0 and errors.points is not None and errors.noise is not None:
             squares = _at_least_rehearsed(squares, errors.points, errors.noise, n, recipe, budget, adjacency)
         raw, predicted, alone = root(errors.raw), root(squares), root(errors.alone)
+        if not math.isnan(public_ratio):
+            alone = min(alone, public_ratio * raw)
         by_column = tuple(np.sqrt(squares).tolist())
     enough = math.ceil(n * least)
     word = TOO_FEW if least > 1.0 else HELPS if errors is None else judged(predicted, raw, alone)
@@ -178,6 +182,6 @@ def _sentence(made: MixturePrediction, word: str, n: int, budget: Budget) -> str
     if made.public_only_error < made.raw_error:
         return (
             change + f"; the public points alone reach {made.public_only_error:.3g} without any budget, by a "
-            "filter fitted to them."
+            "method fitted to them."
         )
     return change + ", which is not worth a budget."

@@ -240,7 +240,7 @@ def test_a_folder_without_cells_is_refused(tmp_path):
         SINGLE_CELL.run(tmp_path / "out2", quick=True, data=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["single-cell", "biomarkers", "mixture-nhanes"])
+@pytest.mark.parametrize("name", ["single-cell", "biomarkers", "mixture-nhanes", "known-truth", "verdicts"])
 def test_the_command_says_how_to_point_at_the_data(tmp_path, capsys, name):
     assert main(["experiment", name, "-o", str(tmp_path / "out")]) == 2
     assert "--data" in capsys.readouterr().err

@@ -112,11 +112,9 @@ def _shares(rows: Sequence[Row]) -> str:
         if not own:
             continue
         good = sum(map(within, own))
-        right = sum((row["verdict"] == HELPS) == (ratio(row, "actual") < 1.0) for row in own)
         harmed = sum(row["verdict"] == HELPS and ratio(row, "actual") > HARM for row in own)
-        lines.append([label, len(own), f"{good} ({good / len(own):.0%})", right, harmed])
-    heads = ["cases", "number", "within the factor", '"helps" exactly where better than raw']
-    return markdown([*heads, f'"helps" but worse than {HARM:g} raw'], lines)
+        lines.append([label, len(own), f"{good} ({good / len(own):.0%})", harmed])
+    return markdown(["cases", "number", "within the factor", f'"helps" but worse than {HARM:g} raw'], lines)
 
 
 def _cases(rows: Sequence[Row]) -> str:

@@ -220,6 +220,8 @@ def _report(
     from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.report.page import write_report
 
+    if isinstance(asked["noise"], dict):  # by column
+        asked = asked | {"noise": ", ".join(f"{name}={value:g}" for name, value in asked["noise"].items())}
     if isinstance(model, Mixture):
         write_report(path, mixture=model, parameters=asked)
         return

@@ -43,7 +43,7 @@ def ratio(row: Row, value: str) -> float:
     top, raw = row[value], row["raw_predicted" if value == "predicted" else "raw"]
     if top is None or not raw:
         return math.nan
-    return float(top) / float(raw)  # type: ignore[arg-type]
+    return float(top) / float(raw)
 
 
 def compared(rows: Sequence[Row]) -> list[Row]:
@@ -146,7 +146,7 @@ def figures(tables: Tables, profile: Profile) -> Mapping[str, Figure]:
         0.8 * min(min(ratio(row, "predicted"), ratio(row, "actual")) for row in rows),
         1.25 * max(max(ratio(row, "predicted"), ratio(row, "actual")) for row in rows),
     ]
-    line = np.geomspace(*ends, 50)
+    line = np.geomspace(ends[0], ends[1], 50)
     axis.fill_between(line, line / AS_PREDICTED, line * AS_PREDICTED, color=GREY, alpha=0.2, linewidth=0)
     axis.plot(line, line, color=GREY)
     axis.axhline(1.0, color=GREY, linestyle=":")

@@ -75,7 +75,8 @@ def rehearse(points: Floats, n: int, recipe: Recipe, mu: float, adjacency: Adjac
         drawn = rng.normal(size=(len(model.weights), columns + 1, columns + 1))
         upper = np.triu(drawn, 1) / math.sqrt(2.0)
         noise = upper + upper.transpose(0, 2, 1) + np.eye(columns + 1) * drawn
-        counted: Floats = lattice.step * sums.total() * (n / len(points))
-        return counted + lattice.noise_scale * noise
+        counted = sums.total().astype(np.float64) * (lattice.step * n / len(points))
+        noisy: Floats = counted + lattice.noise_scale * noise
+        return noisy
 
     return run_rounds(columns, recipe, mu, adjacency, release).model

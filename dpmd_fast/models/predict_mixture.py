@@ -20,8 +20,8 @@ from dpmd_fast.models.verdict import HARM_LIKELY, HELPS, LEAST_SIGNAL, NO_GAIN, 
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
 
-# Releases of the same records can differ much: errors of .62 to 1.16 (raw = 1) on baron_human, whose rare types
-# of cells are far from the others. The worst of so many rehearsals counts [choice; docs/experiments.md].
+# Releases of the same records can differ much: errors of .62 to 1.16 (raw = 1) on baron_human, whose rare
+# types of cells are far from the others. The worst of so many rehearsals counts [choice].
 _REHEARSALS = 3
 
 

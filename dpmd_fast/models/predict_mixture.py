@@ -133,8 +133,8 @@ def _at_least_rehearsed(
 
     Extrapolation takes the released mixture to be as good as one without clipping and with as many components
     as the points need. The rehearsal has clipping, noise and components of the release, which matter for
-    groups of records far from all others, such as rare types of cells. Its points are judged by what was fitted to them, so
-    it alone would be too hopeful for few of them.
+    groups of records far from all others, such as rare types of cells. Its points are judged by what was
+    fitted to them, so it alone would be too hopeful for few of them.
     """
     worst = squares
     for seed in range(_REHEARSALS):

@@ -20,8 +20,8 @@ from dpmd_fast.models.verdict import HARM_LIKELY, HELPS, LEAST_SIGNAL, NO_GAIN, 
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
 
-# Rare types of cells get a component in one release and none in the next: errors of .62 and 1.1 (raw = 1)
-# for the same records. The worst of so many rehearsals counts [measured on baron_human, docs/experiments.md].
+# Releases of the same records can differ much: errors of .62 to 1.16 (raw = 1) on baron_human, whose rare
+# types of cells are far from the others. The worst of so many rehearsals counts [choice].
 _REHEARSALS = 3
 
 
@@ -132,9 +132,9 @@ def _at_least_rehearsed(
     """Return the larger of errors that were extrapolated and those of a rehearsal with the public points.
 
     Extrapolation takes the released mixture to be as good as one without clipping and with as many components
-    as the points need. Groups of records far from all others, such as rare types of cells, are clipped and
-    left without a component; the rehearsal shows that. Its points are judged by what was fitted to them, so
-    it alone would be too hopeful for few of them.
+    as the points need. The rehearsal has clipping, noise and components of the release, which matter for
+    groups of records far from all others, such as rare types of cells. Its points are judged by what was
+    fitted to them, so it alone would be too hopeful for few of them.
     """
     worst = squares
     for seed in range(_REHEARSALS):

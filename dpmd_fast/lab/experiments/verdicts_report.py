@@ -139,6 +139,8 @@ def _cases(rows: Sequence[Row]) -> str:
 
 
 def figures(tables: Tables, profile: Profile) -> Mapping[str, Figure]:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     rows = compared(tables["results"])
     figure = canvas(6.2, 6.0)
     axis: Any = figure.subplots()
@@ -167,6 +169,9 @@ def figures(tables: Tables, profile: Profile) -> Mapping[str, Figure]:
     axis.set_xlim(*ends)
     axis.set_ylim(*ends)
     log_errors(axis)
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_xlabel("predicted error (raw = 1)")
     axis.set_ylabel("actual error (raw = 1)")
     legend_below(figure, axis, 2)

@@ -79,11 +79,7 @@ def rehearse(points: Floats, n: int, recipe: Recipe, mu: float, adjacency: Adjac
         drawn = rng.normal(size=(len(model.weights), columns + 1, columns + 1))
         upper = np.triu(drawn, 1) / math.sqrt(2.0)
         noise = upper + upper.transpose(0, 2, 1) + np.eye(columns + 1) * drawn
-<<<<<<< HEAD
         counted = np.asarray(sums.total(), dtype=np.float64) * (lattice.step * n / len(points))
-=======
-        counted = sums.total().astype(np.float64) * (lattice.step * n / len(points))
->>>>>>> wt-truth
         noisy: Floats = counted + lattice.noise_scale * noise
         return noisy
 

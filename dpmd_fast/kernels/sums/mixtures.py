@@ -111,7 +111,7 @@ def _add_rows(log_weights, whitening, c, clipping, Y, first, last, sums):
     """Add the records first to last - 1 to `sums`."""
     K, depth, width = whitening.shape
     D, groups, lead = depth - 1, width // LANES, math.sqrt(c)
-    chunk = make_chunk(K, width)
+    chunk = make_chunk(K, width, min(CHUNK, last - first))
     panel = np.zeros((K, groups, _PANEL, LANES))
     filled = np.zeros(K, np.int64)
     zeros, starts = np.zeros(width), np.empty(K, np.int64)

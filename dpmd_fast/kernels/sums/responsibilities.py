@@ -28,40 +28,41 @@ _WIDE = 48  # columns from which on the first 12 tell too little about which com
 class Chunk(NamedTuple):
     """Room for what is known of some records."""
 
-    lanes: np.ndarray  # (K + 1, CHUNK, 4) sums of squares by lane; the last for coordinates that are kept
-    squares: np.ndarray  # (K, CHUNK) |u_k|^2, or a lower bound if the component does not count
-    best: np.ndarray  # (CHUNK,) largest log e_k
-    guess: np.ndarray  # (CHUNK,) component that leads by the first columns
-    guessed: np.ndarray  # (CHUNK,) records by that component,
+    lanes: np.ndarray  # (K + 1, room, 4) sums of squares by lane; the last for coordinates that are kept
+    squares: np.ndarray  # (K, room) |u_k|^2, or a lower bound if the component does not count
+    best: np.ndarray  # (room,) largest log e_k
+    guess: np.ndarray  # (room,) component that leads by the first columns
+    guessed: np.ndarray  # (room,) records by that component,
     starts: np.ndarray  # (K + 1,) and where those of each component start
-    rivals: np.ndarray  # (K, CHUNK + 4) records in which another component may count,
+    rivals: np.ndarray  # (K, room + 4) records in which another component may count,
     n_rivals: np.ndarray  # (K,) and their number
-    counts: np.ndarray  # (CHUNK,) number of components that count
-    components: np.ndarray  # (CHUNK, K) those components, in order
-    places: np.ndarray  # (K, CHUNK) where in U the coordinates are
-    U: np.ndarray  # (K CHUNK + 8 K, width) coordinates of records in the frames that count
-    rows: np.ndarray  # (CHUNK + 4,) numbers of records,
-    sums: np.ndarray  # (CHUNK + 4,) and a number for each of them
+    counts: np.ndarray  # (room,) number of components that count
+    components: np.ndarray  # (room, K) those components, in order
+    places: np.ndarray  # (K, room) where in U the coordinates are
+    U: np.ndarray  # (K room + 8 K, width) coordinates of records in the frames that count
+    rows: np.ndarray  # (room + 4,) numbers of records,
+    sums: np.ndarray  # (room + 4,) and a number for each of them
 
 
 @device
-def make_chunk(K, width):
+def make_chunk(K, width, room):
+    """Return room for `room` records, at most `CHUNK`."""
     ints = np.int64
     return Chunk(
-        lanes=np.zeros((K + 1, CHUNK, LANES)),
-        squares=np.zeros((K, CHUNK)),
-        best=np.zeros(CHUNK),
-        guess=np.zeros(CHUNK, ints),
-        guessed=np.zeros(CHUNK, ints),
+        lanes=np.zeros((K + 1, room, LANES)),
+        squares=np.zeros((K, room)),
+        best=np.zeros(room),
+        guess=np.zeros(room, ints),
+        guessed=np.zeros(room, ints),
         starts=np.zeros(K + 1, ints),
-        rivals=np.zeros((K, CHUNK + 4), ints),
+        rivals=np.zeros((K, room + 4), ints),
         n_rivals=np.zeros(K, ints),
-        counts=np.zeros(CHUNK, ints),
-        components=np.zeros((CHUNK, K), ints),
-        places=np.zeros((K, CHUNK), ints),
-        U=np.zeros((K * CHUNK + 8 * K, width)),
-        rows=np.zeros(CHUNK + 4, ints),
-        sums=np.zeros(CHUNK + 4),
+        counts=np.zeros(room, ints),
+        components=np.zeros((room, K), ints),
+        places=np.zeros((K, room), ints),
+        U=np.zeros((K * room + 8 * K, width)),
+        rows=np.zeros(room + 4, ints),
+        sums=np.zeros(room + 4),
     )
 
 
@@ -107,7 +108,7 @@ def _open(whitening, X, columns, chunk):
         opened = 0
         while opened < min(least, columns):
             groups = _groups_from(opened, columns)
-            w0, l0 = k * depth * width, k * CHUNK * LANES
+            w0, l0 = k * depth * width, k * len(chunk.best) * LANES
             add_squares(X, chunk.rows, n, whitening, w0, width, opened, groups, chunk.lanes, l0, chunk.sums)
             opened += groups * LANES
         for r in range(n):
@@ -156,7 +157,7 @@ def _place(whitening, k, X, columns, count, at, chunk):
     j = 0
     while j < columns:
         groups = _groups_from(j, columns)
-        w0, l0 = k * depth * width, K * CHUNK * LANES
+        w0, l0 = k * depth * width, K * len(chunk.best) * LANES
         place_products(
             X, rows, count, whitening, w0, width, j, groups, chunk.lanes, l0, chunk.sums, chunk.U, at * width
         )
@@ -180,7 +181,7 @@ def _close(log_weight, whitening, k, X, columns, opened, chunk):
     while opened < columns and count > 0:
         groups = _groups_from(opened, columns)
         round_up(rows, count)
-        w0, l0 = k * depth * width, k * CHUNK * LANES
+        w0, l0 = k * depth * width, k * len(chunk.best) * LANES
         add_squares(X, rows, count, whitening, w0, width, opened, groups, chunk.lanes, l0, sums)
         opened += groups * LANES
         kept = 0

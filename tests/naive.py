@@ -697,6 +697,21 @@ def mixture_sums(log_weights, means, whitening, Y, c, tau, unit, bound, exp=math
 # Mixtures of normal distributions
 
 
+def with_background(weights, means, covariances):
+    """Components and three wide copies of the whole behind them, with small weights."""
+    D = means.shape[1]
+    mean = sum(w * m for w, m in zip(weights, means, strict=True))
+    whole = np.zeros((D, D))
+    for w, m, S in zip(weights, means, covariances, strict=True):
+        whole += w * (S + np.outer(m - mean, m - mean))
+    wide = ((0.01, 2.0), (0.003, 4.0), (0.001, 10.0))
+    return (
+        np.array([*(0.986 * weights), *(w for w, _ in wide)]),
+        np.array([*means, *(mean for _ in wide)]),
+        np.array([*covariances, *(width**2 * whole for _, width in wide)]),
+    )
+
+
 def mixture_posterior(weights, means, covariances, noise, z):
     """Mean, deviations and log density of one point that was seen with noise; NaN where it was not seen."""
     D = len(z)

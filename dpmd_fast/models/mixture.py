@@ -13,6 +13,8 @@ from dpmd_fast.arguments import Points, checked_choice, checked_integer, checked
 from dpmd_fast.columns import is_of
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.posterior import make_components
+from dpmd_fast.models.gaussians.background import with_background
+from dpmd_fast.models.gaussians.components import Gaussians
 from dpmd_fast.models.mixture_cleaner import MixtureCleaner, MixtureScorer, checked_noise
 from dpmd_fast.models.preprocessor import Floats
 from dpmd_fast.privacy.guarantee import Guarantee
@@ -34,7 +36,9 @@ class Mixture:
     """A released mixture of normal distributions that stands for a private reference.
 
     Everything in it was released under `guarantee` or is public: using it costs no budget, needs no reference
-    and can be done anywhere, any number of times, by any number of threads.
+    and can be done anywhere, any number of times, by any number of threads. Points are cleaned and scored
+    with a wide background behind the components (`models/gaussians/background.py`), so that points unlike
+    all records are hardly moved.
 
     Attributes
     ----------
@@ -166,7 +170,8 @@ class Mixture:
         key = (deviations.tobytes(), missing)
         made = self._cleaners.get(key)
         if made is None:
-            components = make_components(self.weights, self.means, self.covariances, deviations)
+            model = with_background(Gaussians(self.weights, self.means, self.covariances))
+            components = make_components(*model, deviations)
             made = MixtureCleaner(components, missing, self.column_names, self.preprocess)
             while len(self._cleaners) >= _CLEANERS_KEPT:
                 self._cleaners.pop(next(iter(self._cleaners)), None)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.kernels.posterior import make_components, posterior
+from dpmd_fast.models.gaussians.background import with_background
 from dpmd_fast.models.gaussians.components import Floats, Gaussians
 from dpmd_fast.models.public_only import PROBES, STEP, PublicErrors, noise_kept, root
 from dpmd_fast.models.verdict import Verdict, confirmed
@@ -66,6 +67,7 @@ def expected_error(model: Gaussians, noise: Floats, missing: Floats) -> float:
     points = model.means[which] + np.einsum("nde,ne->nd", roots[which], rng.standard_normal((_DRAWS, D)))
     points += noise * rng.standard_normal(points.shape)
     points[rng.random(points.shape) < missing] = np.nan
-    deviations = posterior(make_components(*model, noise), points, deviations=True)[1]
+    prepared = make_components(*with_background(model), noise)
+    deviations = posterior(prepared, points, deviations=True)[1]
     assert deviations is not None
     return math.sqrt(float((deviations**2).mean()))

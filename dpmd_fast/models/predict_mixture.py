@@ -11,6 +11,7 @@ import numpy as np
 from dpmd_fast.arguments import checked_integer, is_auto
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.jit import single_blas
+from dpmd_fast.models.gaussians.background import with_background
 from dpmd_fast.models.gaussians.components import Floats, Gaussians
 from dpmd_fast.models.gaussians.recipe import Recipe, choose_recipe
 from dpmd_fast.models.gaussians.rounds import rehearse
@@ -141,7 +142,7 @@ def _at_least_rehearsed(
         with single_blas():
             model = rehearse(points, n, recipe, budget.mu, adjacency, seed)
         clean = Gaussians(model.weights, model.means, without_noise(model.covariances, noise))
-        found = judge_mixture(clean, points, noise)
+        found = judge_mixture(with_background(clean), points, noise)
         worst = found if found.mean() > worst.mean() else worst
     return worst
 

@@ -14,6 +14,7 @@ from samples import make_mixture
 from dpmd_fast import Preprocessor
 
 MIXTURE = make_mixture()
+BEHIND = naive.with_background(MIXTURE.weights, MIXTURE.means, MIXTURE.covariances)
 NOISE = 0.4
 RNG = np.random.default_rng(1)
 CLEAN = MIXTURE.sample(400, seed=1)
@@ -34,9 +35,7 @@ def original(points):
 def test_transform_is_the_posterior_mean():
     comp = MIXTURE.transform(HOLES, NOISE)
     for z, mean in zip(HOLES[:40], comp[:40], strict=True):
-        ref = naive.mixture_posterior(
-            MIXTURE.weights, MIXTURE.means, MIXTURE.covariances, np.full(3, NOISE), z
-        )[0]
+        ref = naive.mixture_posterior(*BEHIND, np.full(3, NOISE), z)[0]
         np.testing.assert_allclose(mean, ref, rtol=1e-9, atol=1e-9)
     raw, moved = np.mean((X - CLEAN) ** 2), np.mean((MIXTURE.transform(X, NOISE) - CLEAN) ** 2)
     assert moved < 0.9 * raw
@@ -83,9 +82,10 @@ def test_deviations_cover_the_truth():
 def test_scores_are_those_of_a_known_mixture():
     from sklearn.mixture import GaussianMixture
 
-    known = GaussianMixture(4)
-    covariances = MIXTURE.covariances + NOISE**2 * np.eye(3)
-    known.weights_, known.means_, known.covariances_ = MIXTURE.weights, MIXTURE.means, covariances
+    weights, means, clean = BEHIND
+    known = GaussianMixture(len(weights))
+    covariances = clean + NOISE**2 * np.eye(3)
+    known.weights_, known.means_, known.covariances_ = weights, means, covariances
     known.precisions_cholesky_ = np.linalg.inv(np.linalg.cholesky(covariances)).transpose(0, 2, 1)
     np.testing.assert_allclose(MIXTURE.score_samples(X, NOISE), known.score_samples(X), rtol=1e-10)
     scores = MIXTURE.score_samples(HOLES)
@@ -259,10 +259,20 @@ def test_a_cleaner_travels():
 
 def test_one_column_and_one_component():
     one = make_mixture(column_names=("a",), components=1)
-    spread = one.covariances[0, 0, 0]
     points = np.array([[0.3], [np.nan]])
-    gain = spread / (spread + NOISE**2)
     means, deviations = one.posterior(points, NOISE)
-    m = one.means[0, 0]
-    np.testing.assert_allclose(means[:, 0], [m + gain * (0.3 - m), m], rtol=1e-12)
-    np.testing.assert_allclose(deviations[:, 0], [math.sqrt(gain) * NOISE, math.sqrt(spread)], rtol=1e-12)
+    behind = naive.with_background(one.weights, one.means, one.covariances)
+    for z, mean, deviation in zip(points, means, deviations, strict=True):
+        ref_mean, ref_deviation = naive.mixture_posterior(*behind, np.full(1, NOISE), z)[:2]
+        np.testing.assert_allclose(mean, ref_mean, rtol=1e-12)
+        np.testing.assert_allclose(deviation, ref_deviation, rtol=1e-12)
+
+
+def test_points_unlike_all_records_are_hardly_moved():
+    far = X + 40.0
+    moved = MIXTURE.transform(far, NOISE)
+    assert np.abs(moved - far).max() < NOISE
+    alone = naive.mixture_posterior(
+        MIXTURE.weights, MIXTURE.means, MIXTURE.covariances, np.full(3, NOISE), far[0]
+    )[0]
+    assert np.abs(alone - far[0]).max() > 4.0 * NOISE  # what the components alone would do

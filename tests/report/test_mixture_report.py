@@ -149,7 +149,7 @@ def test_truth_and_kinds_of_noise(tmp_path, noise):
 def test_queries_that_the_mixture_harms(tmp_path):
     mixture = make_mixture(NAMES)
     rng = np.random.default_rng(3)
-    far = 40.0 + 5.0 * rng.normal(size=(200, 3))  # nothing like the records
+    far = 3.0 + 0.3 * rng.normal(size=(200, 3))  # a group that no component describes, near some
     page = written(tmp_path, mixture=mixture, queries=far, noise=0.5)
     moved = mixture.transform(far, 0.5)
     _, bars = mixture.posterior(far, 0.5)

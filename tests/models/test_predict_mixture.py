@@ -108,7 +108,7 @@ def test_predicted_errors_are_those_that_come_out(m, missing):
 def test_many_queries_need_no_reference():
     many = weigh(noisy(people(5000, 1), 0.5), 1500)
     assert (many.verdict, many.model) == ("no gain", "nothing")
-    assert "without any budget, by a filter fitted to them" in many.advice
+    assert "without any budget, by a method fitted to them" in many.advice
     few = weigh(noisy(people(20, 1), 0.5), 1500)
     assert few.verdict == "helps"
 

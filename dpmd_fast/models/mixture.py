@@ -111,9 +111,9 @@ class Mixture:
         result : as X
         status : array of str
             Only with `return_status`. "ok"; "filled": missing values were filled in; "missing": they stay
-            missing, and the other values are clean; "clipped": complete, and a value beyond the limit of
-            the preprocessor was moved as the limit would be; "failed": unchanged, since the result is beyond
-            the range of its type.
+            missing, and the other values are clean; "clipped": a value beyond the limit of the preprocessor
+            was moved as the limit would be; "failed": unchanged, since the result is beyond the range of its
+            type.
         """
         return self._applied(self.cleaner(noise, on_missing), X, n_threads, return_status)
 

@@ -20,7 +20,9 @@ from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.rows import add_squares, place_products, round_up
 
-CHUNK = 128  # records looked at together; 64 was slower on the rounds of benchmarks/mixture.py, 256 no faster
+# Records looked at together. Rounds of benchmarks/mixture.py, D = 20 and 60, processor ms on one thread:
+# 32: 25, 81; 64: 21, 72; 128: 18.5, 66; 256: 18, 63; 512: 18, 64. Room in memory grows with it.
+CHUNK = 128
 LEAST = -9.0  # log of a responsibility, relative to the largest, below which it counts as zero
 _WIDE = 48  # columns from which on the first 12 tell too little about which component leads
 

@@ -95,7 +95,7 @@ def predict_mixture(
         # noise in a covariance of N records is that of 2 (N / s)^2 records that were drawn
         drawn = 2.0 * recipe.signal**2 * recipe.shares[-1]
         squares = np.minimum(errors.limit + errors.slope * (1.0 / drawn + 1.0 / n), 4.0 * errors.raw)
-        if least <= 1.0 and errors.points is not None and errors.noise is not None:
+        if least <= 1.0 and errors.points is not None and errors.noise is not None and errors.noise.any():
             squares = _at_least_rehearsed(squares, errors.points, errors.noise, n, recipe, budget, adjacency)
         raw, predicted, alone = root(errors.raw), root(squares), root(errors.alone)
         if not math.isnan(public_ratio):

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpmd_fast import Budget, Mixture, Preprocessor, private_preprocessor, release_mixture
-from dpmd_fast.mechanisms import mixture as mechanism
-from dpmd_fast.models.gaussians import recipe, tuning
+from dpmd_fast.models.gaussians import recipe, rounds, tuning
 from dpmd_fast.models.gaussians.components import Gaussians, definite, in_data_units, not_flat, read_moments
 
 BUDGET = Budget(1.0, 1e-6)
@@ -250,7 +249,13 @@ def test_units_come_from_public_points_or_a_preprocessor():
     for k in range(6):
         assert share(cleaned[:, k], clean[:, k], noisy[:, k]) < 1.0
     both = release_mixture(
-        table, budget=BUDGET, public=noisy * 2.0, preprocess=again.preprocess, noise=noise, seed=1
+        table,
+        budget=BUDGET,
+        public=noisy * 2.0,
+        preprocess=again.preprocess,
+        noise=noise,
+        seed=1,
+        accept_risk=True,
     )  # then public points are examples of what is to be cleaned, and not the units
     np.testing.assert_array_equal(both.means, again.means)
     with pytest.raises(ValueError, match="is part of the reference"):
@@ -371,7 +376,7 @@ def test_a_group_that_shares_a_component_with_another_is_found_again(seed, monke
     truth = Factors(D=6, spread=3.0, seed=seed)
     Y, clean = truth.draw(30_000, 10 + seed), truth.draw(2_000, 20 + seed)
     noisy = clean + 0.6 * np.random.default_rng(seed).normal(size=clean.shape)
-    monkeypatch.setattr(mechanism, "start", _two_groups_in_one(truth))
+    monkeypatch.setattr(rounds, "start", _two_groups_in_one(truth))
 
     def error():
         made = release_mixture(Y, budget=BUDGET, components=6, seed=seed)
@@ -379,7 +384,7 @@ def test_a_group_that_shares_a_component_with_another_is_found_again(seed, monke
         return share(made.transform(noisy, 0.6), clean, noisy) / best
 
     found = error()
-    monkeypatch.setattr(mechanism, "SPLIT_AFTER", ())
+    monkeypatch.setattr(rounds, "SPLIT_AFTER", ())
     lost = error()
     assert found < 1.03
     assert lost > 1.08
@@ -392,8 +397,8 @@ def test_components_that_are_noise_are_left_out_in_the_end(seed, monkeypatch):
     noisy = clean + 0.6 * np.random.default_rng(seed).normal(size=clean.shape)
     made = release_mixture(Y, budget=BUDGET, seed=seed)
     assert min(made.signal_to_noise) >= tuning.LEAST_MASS
-    monkeypatch.setattr(mechanism, "with_records", lambda signals: list(range(len(signals))))
-    monkeypatch.setattr(mechanism, "SPLIT_AFTER", ())
+    monkeypatch.setattr(rounds, "with_records", lambda signals: list(range(len(signals))))
+    monkeypatch.setattr(rounds, "SPLIT_AFTER", ())
     all_of_them = release_mixture(Y, budget=BUDGET, seed=seed)
     assert len(made.weights) < len(all_of_them.weights)
     best = share(truth.exact(made).transform(noisy, 0.6), clean, noisy)

@@ -107,13 +107,6 @@ def test_a_given_bandwidth_is_checked_too():
         release_atlas(data.clean + 0.01, data.queries, dim=2, bandwidth=0.8, budget=BUDGET, n_public=1000)
 
 
-def test_a_point_that_is_alone_in_its_ball_is_no_sign_of_records():
-    _, _, data = queries_of("torus")
-    narrow = plan(data.queries, 30_000, budget=BUDGET, dim=2, bandwidth=0.05)
-    assert narrow.verdict == "not enough records"
-    assert narrow.reach < 0.5
-
-
 @pytest.mark.parametrize("known", [False, True])
 def test_a_dimension_that_is_too_large_is_kept_and_helps_less(known):
     _, n, data = queries_of("sphere in R^20")

@@ -176,8 +176,7 @@ def predict_round(
     flat = smoothed(Z, h, dim, n_threads)
     anchors = greedy_cover(flat, cover * h)
     index = build_index(anchors, h, n_threads)
-    own = record_norms(index, anchors, 2.0, HOMOGENEOUS, n_threads)
-    tau = CLIP_SHARE * float(own.max())
+    tau = CLIP_SHARE * float(record_norms(index, anchors, 2.0, HOMOGENEOUS, n_threads).max())
     norms = record_norms(index, flat, 2.0, HOMOGENEOUS, n_threads)
     clip = np.minimum(1.0, tau / np.maximum(norms, 1e-300))
     gaps = cKDTree(anchors).sparse_distance_matrix(cKDTree(flat), h, output_type="ndarray")
@@ -185,9 +184,7 @@ def predict_round(
     mass = np.bincount(gaps["i"], weights, len(anchors)) * n / len(Z)
     squares = np.bincount(gaps["i"], weights**2, len(anchors)) * n / len(Z)
     noise = sensitivity * tau / mu
-    # an anchor is one of the points: that it is there says nothing about records around it
-    lone = np.minimum(1.0, tau / np.maximum(own, 1e-300)) * n / len(Z)
-    stands_out = mass - lone > OCCUPIED * noise / HOMOGENEOUS
+    stands_out = mass > OCCUPIED * noise / HOMOGENEOUS
     return SignalPrediction(
         signal=float(np.median(mass)) / noise,
         anchors=len(anchors),

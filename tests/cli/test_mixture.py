@@ -147,6 +147,7 @@ def test_from_scales_to_clean_markers(here, capsys):
     for page in (Path("new.html").read_text(), Path("clean.html").read_text()):
         assert str(SECRET)[:7] not in page
         assert "person " not in page
+        assert "What is known and what is guessed" in page
 
 
 def test_people_read_it_too(here, capsys):

@@ -37,7 +37,8 @@ class Shell:
         self._process = subprocess.Popen(
             ["bash"],
             cwd=folder,
-            env={**os.environ, "PATH": path, "DPMD_FAST_CACHE": "1"},
+            # Dask warns if the port of its dashboard is taken, as by a cluster of another test
+            env={**os.environ, "PATH": path, "DPMD_FAST_CACHE": "1", "PYTHONWARNINGS": "ignore:Port"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

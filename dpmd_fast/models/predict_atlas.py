@@ -25,6 +25,7 @@ from dpmd_fast.models.public_only import smoothing_errors
 from dpmd_fast.models.verdict import (
     FLAT_MARGIN,
     FLAT_POINTS,
+    GAIN,
     HARM_LIKELY,
     HELPS,
     LEAST_GAP,
@@ -36,7 +37,7 @@ from dpmd_fast.models.verdict import (
     SURFACE_GROWTH,
     TOO_FEW,
     Verdict,
-    judged,
+    judged_by_surface,
 )
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
@@ -51,7 +52,8 @@ _NEARLY = 1.15  # error over the least of all dimensions, up to which a smaller 
 class AtlasPrediction:
     """What an atlas would do to the public points, in the units in which it works.
 
-    Errors are those of one value; `noise_error` and `bias_error` are distances from the surface.
+    Errors are those of one value; `noise_error` and `bias_error` are distances from the surface, as are the
+    last three: of the points as they are, after the atlas, and after the best that they do by themselves.
     """
 
     dim: int
@@ -68,6 +70,9 @@ class AtlasPrediction:
     public_only_error: float
     verdict: Verdict
     search: BandwidthSearch | None
+    raw_distance: float = math.nan
+    predicted_distance: float = math.nan
+    public_only_distance: float = math.nan
 
 
 def predict_atlas(
@@ -81,11 +86,13 @@ def predict_atlas(
     adjacency: Adjacency,
     noise: Floats | None,
     alone: float = math.nan,
+    unit: str = "",
     n_threads: int | None,
 ) -> AtlasPrediction:
     """Predict an atlas of `n` records around complete public points `Z` with `noise` (D,), if it is known.
 
-    `alone` is the error of a value after other methods on the public points alone, NaN if it is not known.
+    `alone` is the error of a value after other methods on the public points alone, NaN if it is not known;
+    `unit` is that of errors in the sentence.
     """
     distinct = len(np.unique(Z, axis=0))
     if distinct < LEAST_PUBLIC:
@@ -128,6 +135,7 @@ def predict_atlas(
     raw, predicted, public = (math.sqrt(value / D) for value in (raw2, predicted2, smoothed2))
     if not math.isnan(alone):
         public = min(public, alone)
+    distances = [_distance(error, D, along) for error in (raw, predicted, public)]
     made = AtlasPrediction(
         dim=d,
         bandwidth=h,
@@ -143,14 +151,22 @@ def predict_atlas(
         public_only_error=public,
         verdict=Verdict(NO_GAIN, ""),
         search=search,
+        raw_distance=distances[0],
+        predicted_distance=distances[1],
+        public_only_distance=distances[2],
     )
     thick = not known and not _clear_surface(Z, points, search.scatter, d)
-    word = HARM_LIKELY if thick else judged(predicted, raw, public)
+    word = HARM_LIKELY if thick else judged_by_surface(predicted, raw, public, *distances[1:])
     if found.covered < LEAST_REACH:
         word = TOO_FEW
-    sentence = _sentence(made, word, n, budget, math.sqrt(variance), known)
+    sentence = _sentence(made, word, n, budget, math.sqrt(variance) if known else math.nan, unit)
     object.__setattr__(made, "verdict", Verdict(word, sentence, raw, predicted, reach=found.covered))
     return made
+
+
+def _distance(error: float, columns: int, along: float) -> float:
+    """Return the rms distance from the surface, given the error of a value; NaN if that is not known."""
+    return error if math.isnan(error) else math.sqrt(max(0.0, columns * error**2 - along))
 
 
 def _clear_surface(Z: Floats, points: Floats, scatter: float, dim: int) -> bool:
@@ -238,8 +254,9 @@ def _not_weighed(sentence: str, dim: int | None, noise: Floats | None) -> AtlasP
     )
 
 
-def _sentence(made: AtlasPrediction, word: str, n: int, budget: Budget, deviation: float, known: bool) -> str:
-    """Return what is predicted, in words."""
+def _sentence(made: AtlasPrediction, word: str, n: int, budget: Budget, noise: float, unit: str) -> str:
+    """Return what is predicted, in words; `noise` is NaN if it is not known."""
+    known = not math.isnan(noise)
     if word == TOO_FEW:
         enough = math.ceil(1.2 * n * OCCUPIED / HOMOGENEOUS / max(made.signal_to_noise, 1e-9))
         return (
@@ -254,15 +271,23 @@ def _sentence(made: AtlasPrediction, word: str, n: int, budget: Budget, deviatio
     if word == HARM_LIKELY and made.bias_error > made.noise_error:
         return (
             f"The public points lie near no surface of dimension {made.dim}: they are {made.bias_error:.3g} "
-            f"away from it beyond their noise of {deviation:.3g} a value, and an atlas would take that for "
-            f"noise (error of a value {made.predicted_error:.3g} instead of {made.raw_error:.3g})."
+            f"away from it beyond their noise of {noise:.3g} a value, and an atlas would take that for "
+            f"noise (error of a value{unit} {made.predicted_error:.3g} instead of {made.raw_error:.3g})."
         )
     change = (
-        f"An atlas is predicted to change the error of a value from {made.raw_error:.3g} to "
+        f"An atlas is predicted to change the error of a value{unit} from {made.raw_error:.3g} to "
         f"{made.predicted_error:.3g}"
     )
     if not known:
         change += " (the noise is estimated from the public points)"
+    if word == HELPS and made.predicted_error >= GAIN * made.public_only_error:
+        return (
+            f"An atlas is predicted to bring the public points from {made.raw_distance:.3g} to "
+            f"{made.predicted_distance:.3g}{unit} from the curve or surface that they lie near; by "
+            f"themselves they get to {made.public_only_distance:.3g}. Noise along it stays either way: the "
+            f"error of a value falls from {made.raw_error:.3g} to {made.predicted_error:.3g}, by themselves "
+            f"to {made.public_only_error:.3g}."
+        )
     if word == HELPS:
         return change + "."
     if word == HARM_LIKELY:

@@ -16,6 +16,9 @@ from dpmd_fast.errors import UserValueError, either
 
 # Thresholds. [choice]: what we advise a user to accept. [measured]: by tests/models/test_predict_atlas.py.
 GAIN = 0.99  # predicted error over the better of raw and public only, at most, to be worth a budget [choice]
+# Where the error of a value ties with that of the public points alone, because noise along a surface stays
+# with both: predicted distance from the surface over theirs, at most, to be worth a budget [choice]
+NEARER = 0.8
 HARM = 1.02  # predicted error over that of the raw queries, above which harm is likely [choice]
 LEAST_SIGNAL = 15.0  # n / s: records over the noise of a mixture of one component [recipe of the mixture]
 LEAST_REACH = 0.5  # share of the queries that an atlas must reach [choice]
@@ -37,6 +40,8 @@ AS_PREDICTED = 1.5  # factor between expected and predicted error that still cou
 
 HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW = "helps", "no gain", "harm likely", "not enough records"
 WORDS = (HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW)
+# Units of errors in sentences; with a preprocessor there is one unit for all, and they need not name it.
+DATA_UNITS, MADS = " in the units of the data", " in MADs of the columns"
 RISK_ACCEPTED = "A risk to the result, not to privacy, was accepted"  # how the note in a guarantee begins
 
 
@@ -103,10 +108,25 @@ def judged(predicted: float, raw: float, public_only: float) -> str:
     return HELPS if predicted < GAIN * rival else NO_GAIN  # no error at all cannot get smaller
 
 
-def confirmed(predicted: Verdict, expected: float, raw: float, reach: float, what: str) -> Verdict:
+def judged_by_surface(
+    predicted: float, raw: float, public_only: float, distance: float, public_distance: float
+) -> str:
+    """Return the word for an atlas, of which distances from the surface are known too.
+
+    Noise along the surface can be removed by nobody and hides, in the error of a value, how much nearer to
+    the surface an atlas brings points than they come by themselves.
+    """
+    word = judged(predicted, raw, public_only)
+    nearer = predicted < GAIN * raw and distance < NEARER * public_distance
+    return HELPS if word == NO_GAIN and nearer else word
+
+
+def confirmed(
+    predicted: Verdict, expected: float, raw: float, reach: float, what: str, doubt: str = ""
+) -> Verdict:
     """Return the verdict after the spend: `expected` is the error that the released `what` leaves.
 
-    Of `predicted`, the verdict before the spend, nothing but the error is used.
+    Of `predicted`, the verdict before the spend, nothing but the error is used; `doubt` ends the sentence.
     """
     foreseen = predicted.predicted_error
     if reach < LEAST_REACH:
@@ -129,7 +149,7 @@ def confirmed(predicted: Verdict, expected: float, raw: float, reach: float, wha
             near = foreseen / AS_PREDICTED <= expected <= foreseen * AS_PREDICTED
             sentence += f"; predicted was {foreseen:.3g}" + ("" if near else ", so the prediction was wrong")
         sentence += "."
-    return Verdict(word, sentence, raw, foreseen, expected, reach)
+    return Verdict(word, sentence + doubt, raw, foreseen, expected, reach)
 
 
 def refuse_unless_worth(verdict: Verdict, accept_risk: object) -> None:

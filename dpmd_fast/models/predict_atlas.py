@@ -33,6 +33,7 @@ from dpmd_fast.models.verdict import (
     LEAST_REACH,
     NO_GAIN,
     SAME_UNITS,
+    SHOWN,
     SURFACE,
     SURFACE_GROWTH,
     TOO_FEW,
@@ -127,10 +128,11 @@ def predict_atlas(
         variance = search.scatter**2 / max(1, q - d) if q == D else tail / (D - q)
     lost = max(0.0, tail - (D - q) * variance)  # what leaving the other coordinates out takes away
     raw2, along = D * variance, d * variance
-    bias2, smoothed2 = error.bias**2 + lost, math.nan
+    bias2, smoothed2, shown = error.bias**2 + lost, math.nan, True
     if known:
-        thick2, smoothed2 = _off_surface(points, variance, h, d, n_threads)
+        thick2, smoothed2, removed = _off_surface(points, variance, h, d, n_threads)
         bias2, smoothed2 = bias2 + thick2, smoothed2 + lost
+        shown = removed >= SHOWN or _grows_as(points, d)
     predicted2 = found.covered * (along + bias2 + noisy**2) + (1.0 - found.covered) * raw2
     raw, predicted, public = (math.sqrt(value / D) for value in (raw2, predicted2, smoothed2))
     if not math.isnan(alone):
@@ -160,6 +162,8 @@ def predict_atlas(
     if found.covered < LEAST_REACH:
         word = TOO_FEW
     sentence = _sentence(made, word, n, budget, math.sqrt(variance) if known else math.nan, unit)
+    if word == HELPS and not shown:
+        word, sentence = NO_GAIN, _not_shown(points, d)
     object.__setattr__(made, "verdict", Verdict(word, sentence, raw, predicted, reach=found.covered))
     return made
 
@@ -179,7 +183,7 @@ def _clear_surface(Z: Floats, points: Floats, scatter: float, dim: int) -> bool:
     """
     (m, D), q = Z.shape, points.shape[1]
     radius = rms_radius(points)
-    if scatter > SURFACE * radius or _growth(points, _WIDE * radius) > dim + SURFACE_GROWTH:
+    if scatter > SURFACE * radius or not _grows_as(points, dim):
         return False
     if q == D:
         return True
@@ -194,20 +198,28 @@ def _clear_surface(Z: Floats, points: Floats, scatter: float, dim: int) -> bool:
     )
 
 
-def _growth(points: Floats, radius: float) -> float:
+def _grows_as(points: Floats, dim: int) -> bool:
+    """Return True if numbers of neighbours grow with the radius as they do on a surface of this dimension."""
+    return _growth(points) <= dim + SURFACE_GROWTH
+
+
+def _growth(points: Floats) -> float:
     """Return the power with which the number of neighbours grows from half a radius to the radius.
 
     It is the dimension of what the points lie on (Grassberger and Procaccia 1983), infinite without any.
     """
-    tree = cKDTree(points)
+    tree, radius = cKDTree(points), _WIDE * rms_radius(points)
     near, far = (int(tree.count_neighbors(tree, reach)) - len(points) for reach in (0.5 * radius, radius))
     return math.log2(far / near) if near else math.inf
 
 
 def _off_surface(
     points: Floats, variance: float, h: float, dim: int, n_threads: int | None
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """Return how thick what the points lie near is, and the error of smoothing them by themselves: squares.
+
+    The third number is the share of the noise normal to the surface that smoothing takes away: if it is
+    small, points have few neighbours, and the others say little.
 
     Two bandwidths tell thickness, which an atlas takes away, from curvature, whose bias grows with a power of
     the bandwidth and is predicted by `BandwidthSearch`.
@@ -219,18 +231,23 @@ def _off_surface(
     share = _NARROW ** (2.0 * BIAS_ORDER)
     off_wide, off_narrow = (max(0.0, one.left - dim * variance) for one in (wide, narrow))
     thick2 = min(off_wide, max(0.0, off_narrow - share * off_wide) / (1.0 - share))
-    return thick2, min(wide.error, narrow.error)
+    return thick2, min(wide.error, narrow.error), wide.removed
 
 
 def _dimension(points: Floats, variance: float | None, n_threads: int | None) -> int:
-    """Return the dimension of the surface: that of the least error if the noise is known."""
+    """Return the dimension of the surface: that of the least error if the noise is known.
+
+    Of nearly equal ones it is the smallest that growing numbers of neighbours do not rule out.
+    """
     if variance is None or points.shape[1] < 3:
         return spectrum_dim(points, n_threads) if points.shape[1] > 1 else 1
     dims = range(1, min(_MOST_DIM, points.shape[1] - 1) + 1)
     h = 0.5 * rms_radius(points)
     found = smoothing_errors(points, np.full(points.shape[1], variance), h, dims, n_threads)
     least = min(one.error for one in found)
-    return next(one.dim for one in found if one.error <= _NEARLY * least)
+    near = [one for one in found if one.error <= _NEARLY * least]
+    possible = [one for one in near if one.removed >= SHOWN or _grows_as(points, one.dim)]
+    return (possible or near)[0].dim
 
 
 def _not_weighed(sentence: str, dim: int | None, noise: Floats | None) -> AtlasPrediction:
@@ -251,6 +268,18 @@ def _not_weighed(sentence: str, dim: int | None, noise: Floats | None) -> AtlasP
         verdict=verdict,
         search=None,
         **nothing,
+    )
+
+
+def _not_shown(points: Floats, dim: int) -> str:
+    """Return why points whose smoothing says little are not taken to be near a surface."""
+    growth = _growth(points)
+    like = "they have hardly any neighbours"
+    if math.isfinite(growth):
+        like = f"their numbers of neighbours are those of points in {growth:.1f} dimensions"
+    return (
+        f"The public points do not show a curve or surface of dimension {dim}, which an atlas needs: they "
+        f"are too few for their noise, and {like}."
     )
 
 

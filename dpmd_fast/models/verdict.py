@@ -30,6 +30,10 @@ SURFACE = 0.35
 # ... if the number of neighbours grows with a power of the radius that is so little above its dimension: by
 # .37 at most for ten shapes and by .83 or more for normal points, 300 of either kind [measured] ...
 SURFACE_GROWTH = 0.7
+# (the same is asked of points of known noise, unless smoothing them by themselves takes away so much of the
+# noise normal to a surface that its error says whether there is one: .2 to .6 for groups in R^5 and R^20 and
+# for curves fitted to spheres, which growth rules out [measured])
+SHOWN = 0.7
 # ... and if, in many columns, the variances of the directions that are left out spread at most so much more
 # than those of equal noise, seen with so many points a column: spheres do, blood markers do not [measured];
 # and if the least variance of the other directions is so many times the largest of those: 10 and more for

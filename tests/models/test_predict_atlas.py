@@ -11,6 +11,9 @@ import pytest
 from dpmd_fast import Budget, plan, release_atlas
 from dpmd_fast.lab.datasets import make_shape, simulate
 from dpmd_fast.lab.experiments.held_out import HELD_OUT
+from dpmd_fast.lab.experiments.verdicts import FACTORS
+from dpmd_fast.lab.experiments.verdicts import SHAPES as VERDICT_SHAPES
+from dpmd_fast.lab.factor_models import FactorData
 from dpmd_fast.models.predict_atlas import predict_atlas
 from dpmd_fast.models.verdict import GAIN, LEAST_PUBLIC, NEARER
 
@@ -109,6 +112,29 @@ def test_a_bandwidth_below_the_distance_of_public_points_is_not_overrated():
     signals = [one.signal_to_noise for one in found.values()]
     for wide, narrow in itertools.pairwise(signals):
         assert narrow < 0.3 * wide  # a quarter, on a surface
+
+
+@pytest.mark.parametrize("delta", [0.1, 1e-6])
+def test_groups_that_are_too_sparse_to_show_a_surface_go_to_a_mixture(delta):
+    """Smoothing moves few of the points, so that its small error says nothing about a surface."""
+    case = FACTORS["3 groups in R^5"]
+    data = FactorData.draw(case, 500, 0)
+    made = plan(
+        data.queries, case.records, budget=Budget(1.0, delta), noise=in_mads(data.queries, case.noise)
+    )
+    assert (made.verdict, made.model) == ("helps", "mixture")
+    assert made.atlas.verdict.word == "no gain"
+    assert "do not show a curve or surface of dimension 1, which an atlas needs" in made.advice
+    assert "neighbours are those of points in 4.1 dimensions" in made.advice
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sphere_is_not_taken_for_a_curve(seed):
+    surface = VERDICT_SHAPES["sphere in R^20"]
+    data = simulate(surface.make(), 1000, 500, surface.sigma, np.random.default_rng([20, seed]))
+    noise = in_mads(data.queries, math.sqrt(surface.sigma / 22))
+    made = plan(data.queries, 30_000, budget=BUDGET, noise=noise)
+    assert (made.model, made.dim) == ("atlas", 2)
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -161,7 +161,7 @@ def test_queries_that_the_mixture_harms(tmp_path):
     assert not page.tables["verdict"]  # what the mixture expects is not so
     assert framed(page)
     # queries like the records, with twice the noise that was given
-    wrong, _ = make_queries(mixture, m=200, share=0.0, noise=1.0)
+    wrong, _ = make_queries(mixture, m=2000, share=0.0, noise=1.0)
     page = written(tmp_path, mixture=mixture, queries=wrong, noise=0.5)
     moved, bars = mixture.posterior(wrong, 0.5)
     risk = np.sqrt(((moved - wrong) ** 2 - 0.25 + 2.0 * bars**2).mean())

@@ -39,7 +39,7 @@ from dpmd_fast.models.outcome import mixture_outcome
 from dpmd_fast.models.predict_mixture import predict_mixture
 from dpmd_fast.models.preprocessor import INVALID, Floats, Preprocessor, units_of
 from dpmd_fast.models.public_only import judge_queries
-from dpmd_fast.models.verdict import refuse_unless_worth, risk_noted
+from dpmd_fast.models.verdict import MADS, refuse_unless_worth, risk_noted
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency, with_conditions
 from dpmd_fast.privacy.lattice import Lattice, Steps, choose_lattice
@@ -145,6 +145,7 @@ def release_mixture(
     )
     _check_missing(on_missing, terms)
     original = open_records(terms, reference, columns, batch_rows, missing=on_missing == "fill")
+    unit = MADS if preprocess is None and public is not None else ""
     points, preprocess = _public(public, preprocess, original, reference)
     source = original
     if preprocess is not None:
@@ -164,7 +165,14 @@ def release_mixture(
             inside = preprocess.forward_block(points, "public")
         errors = judge_queries(inside, deviations, terms.n_threads)
     predicted = predict_mixture(
-        n, source.n_columns, budget, errors, components=components, rounds=rounds, adjacency=adjacency
+        n,
+        source.n_columns,
+        budget,
+        errors,
+        components=components,
+        rounds=rounds,
+        adjacency=adjacency,
+        unit=unit,
     )
     recipe = predicted.recipe
     refuse_unless_worth(predicted.verdict, accept_risk)

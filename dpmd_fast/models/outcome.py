@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,13 @@ from dpmd_fast.kernels.posterior import make_components, posterior
 from dpmd_fast.models.gaussians.background import with_background
 from dpmd_fast.models.gaussians.components import Floats, Gaussians
 from dpmd_fast.models.public_only import PROBES, STEP, PublicErrors, noise_kept, root
-from dpmd_fast.models.verdict import Verdict, confirmed
+from dpmd_fast.models.verdict import AS_PREDICTED, HARM, Verdict, confirmed
 
 _DRAWS = 4000  # from a mixture, to find the error that it expects
+_SURE = 2.0  # standard errors by which an estimate must be above a limit
+
+#: Why points can be further from their cleaned values than a mixture expects.
+NOT_ALIKE = "they are not like the records, or their noise is not what was given"
 
 Map = Callable[[Floats], tuple[Floats, NDArray[np.bool_]]]
 
@@ -22,11 +27,12 @@ Map = Callable[[Floats], tuple[Floats, NDArray[np.bool_]]]
 def atlas_outcome(move: Map, Z: Floats, noise: Floats | None, predicted: Verdict) -> Verdict:
     """Judge a released map by public points `Z` with `noise` (D,), in the units in which it works.
 
-    The error is Stein's unbiased estimate (see `public_only`); without noise there is none.
+    The error is Stein's unbiased estimate (see `public_only`); if the noise is not known there is none. If it
+    is 0, every move is an error.
     """
     moved, reached = move(Z)
     reach = float(reached.mean())
-    if noise is None or not noise.any():
+    if noise is None:
         return confirmed(predicted, math.nan, math.nan, reach, "atlas")
     raw2 = float((noise**2).sum())
     if not reached.any():
@@ -49,10 +55,65 @@ def atlas_outcome(move: Map, Z: Floats, noise: Floats | None, predicted: Verdict
 def mixture_outcome(model: Gaussians, noise: Floats, public: PublicErrors, predicted: Verdict) -> Verdict:
     """Judge a released mixture by the error that it expects of points like the public ones.
 
-    They have `noise` (D,), and as many values are missing as of the public points.
+    They have `noise` (D,), and as many values are missing as of the public points. If there are enough of
+    these to judge by, what they show counts where it is clearly worse.
     """
     expected = expected_error(model, noise, public.missing)
-    return confirmed(predicted, expected, root(public.raw), 1.0, "mixture")
+    found = None if public.points is None else _shown_by_points(model, noise, public.points)
+    if found is None:
+        return confirmed(predicted, expected, root(public.raw), 1.0, "mixture")
+    left2 = max(0.0, expected**2 + found.share * (found.error**2 - found.expected**2))
+    doubt = (
+        f" The public points are further from their cleaned values than the mixture expects (error "
+        f"{found.expected:.3g}): {NOT_ALIKE}."
+    )
+    return confirmed(predicted, math.sqrt(left2), root(public.raw), 1.0, "mixture", doubt)
+
+
+class _Shown(NamedTuple):
+    """Errors of the measured values of public points: by themselves, as expected, and their share."""
+
+    error: float
+    expected: float
+    share: float
+
+
+def _shown_by_points(model: Gaussians, noise: Floats, points: Floats) -> _Shown | None:
+    """Return the error that points with noise show after a mixture, if it is clearly worse than expected."""
+    there = ~np.isnan(points) & (noise > 0.0)
+    if not there.any():
+        return None
+    prepared = make_components(*with_background(model), noise)
+    means, deviations = posterior(prepared, points, deviations=True)[:2]
+    assert deviations is not None
+    error = observed_error(points, means, deviations, noise, there)
+    return None if error is None else _Shown(error, root(deviations[there] ** 2), float(there.mean()))
+
+
+def observed_error(
+    before: Floats, after: Floats, deviations: Floats, noise: Floats, there: NDArray[np.bool_]
+) -> float | None:
+    """Return the error that cleaned points show, if it is clearly above what a mixture expects.
+
+    Clearly is by a factor that no longer counts as predicted, or if the points get worse than they were.
+
+    It is Stein's unbiased estimate (see `public_only`) of the values at `there` (m, D), by rows, so that its
+    own error is known. `deviations` (m, D) are those that the mixture expects.
+    """
+    rows = there.any(axis=1)
+    if rows.sum() < 2:
+        return None
+    moves = np.where(there, (after - before) ** 2, 0.0)
+    risks = np.where(there, moves - noise**2 + 2.0 * deviations**2, 0.0)[rows]
+    counts = there[rows].sum(axis=1)
+    mean = float(risks.sum() / counts.sum())
+    gaps = risks.sum(axis=1) - mean * counts
+    error = math.sqrt(float((gaps**2).sum())) / float(counts.sum())
+    expected2 = float((deviations[there] ** 2).mean())
+    raw2 = float(np.broadcast_to(noise**2, there.shape)[there].mean())
+    if mean - _SURE * error <= min(AS_PREDICTED**2 * expected2, HARM**2 * max(raw2, expected2)):
+        return None
+    return math.sqrt(mean)
 
 
 def expected_error(model: Gaussians, noise: Floats, missing: Floats) -> float:

@@ -28,7 +28,7 @@ from dpmd_fast.models.predict_atlas import AtlasPrediction, predict_atlas
 from dpmd_fast.models.predict_mixture import MixturePrediction, predict_mixture
 from dpmd_fast.models.preprocessor import Preprocessor, units_of
 from dpmd_fast.models.public_only import PublicErrors, judge_queries, root
-from dpmd_fast.models.verdict import HELPS, WORDS, Verdict
+from dpmd_fast.models.verdict import DATA_UNITS, HELPS, MADS, WORDS, Verdict
 from dpmd_fast.privacy.budget import Budget, check_budget
 from dpmd_fast.privacy.guarantee import Adjacency
 
@@ -249,6 +249,7 @@ def plan(
             adjacency=adjacency,
             noise=None if public is None else public.noise_for_atlas,
             alone=math.nan if public is None else public.alone_for_atlas,
+            unit=DATA_UNITS if preprocess is None else "",
             n_threads=n_threads,
         )
     if model != "atlas" and public is not None:
@@ -261,6 +262,7 @@ def plan(
             rounds=rounds,
             adjacency=adjacency,
             public_ratio=math.nan if atlas is None else atlas.public_only_error / atlas.raw_error,
+            unit=MADS if preprocess is None else "",
         )
     if atlas is None and mixture is None:
         raise UserValueError(

@@ -25,6 +25,7 @@ from dpmd_fast.models.public_only import smoothing_errors
 from dpmd_fast.models.verdict import (
     FLAT_MARGIN,
     FLAT_POINTS,
+    GAIN,
     HARM_LIKELY,
     HELPS,
     LEAST_GAP,
@@ -32,11 +33,12 @@ from dpmd_fast.models.verdict import (
     LEAST_REACH,
     NO_GAIN,
     SAME_UNITS,
+    SHOWN,
     SURFACE,
     SURFACE_GROWTH,
     TOO_FEW,
     Verdict,
-    judged,
+    judged_by_surface,
 )
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
@@ -51,7 +53,8 @@ _NEARLY = 1.15  # error over the least of all dimensions, up to which a smaller 
 class AtlasPrediction:
     """What an atlas would do to the public points, in the units in which it works.
 
-    Errors are those of one value; `noise_error` and `bias_error` are distances from the surface.
+    Errors are those of one value; `noise_error` and `bias_error` are distances from the surface, as are the
+    last three: of the points as they are, after the atlas, and after the best that they do by themselves.
     """
 
     dim: int
@@ -68,6 +71,9 @@ class AtlasPrediction:
     public_only_error: float
     verdict: Verdict
     search: BandwidthSearch | None
+    raw_distance: float = math.nan
+    predicted_distance: float = math.nan
+    public_only_distance: float = math.nan
 
 
 def predict_atlas(
@@ -81,11 +87,13 @@ def predict_atlas(
     adjacency: Adjacency,
     noise: Floats | None,
     alone: float = math.nan,
+    unit: str = "",
     n_threads: int | None,
 ) -> AtlasPrediction:
     """Predict an atlas of `n` records around complete public points `Z` with `noise` (D,), if it is known.
 
-    `alone` is the error of a value after other methods on the public points alone, NaN if it is not known.
+    `alone` is the error of a value after other methods on the public points alone, NaN if it is not known;
+    `unit` is that of errors in the sentence.
     """
     distinct = len(np.unique(Z, axis=0))
     if distinct < LEAST_PUBLIC:
@@ -120,14 +128,16 @@ def predict_atlas(
         variance = search.scatter**2 / max(1, q - d) if q == D else tail / (D - q)
     lost = max(0.0, tail - (D - q) * variance)  # what leaving the other coordinates out takes away
     raw2, along = D * variance, d * variance
-    bias2, smoothed2 = error.bias**2 + lost, math.nan
+    bias2, smoothed2, shown = error.bias**2 + lost, math.nan, True
     if known:
-        thick2, smoothed2 = _off_surface(points, variance, h, d, n_threads)
+        thick2, smoothed2, removed = _off_surface(points, variance, h, d, n_threads)
         bias2, smoothed2 = bias2 + thick2, smoothed2 + lost
+        shown = removed >= SHOWN or _grows_as(points, d)
     predicted2 = found.covered * (along + bias2 + noisy**2) + (1.0 - found.covered) * raw2
     raw, predicted, public = (math.sqrt(value / D) for value in (raw2, predicted2, smoothed2))
     if not math.isnan(alone):
         public = min(public, alone)
+    distances = [_distance(error, D, along) for error in (raw, predicted, public)]
     made = AtlasPrediction(
         dim=d,
         bandwidth=h,
@@ -143,14 +153,24 @@ def predict_atlas(
         public_only_error=public,
         verdict=Verdict(NO_GAIN, ""),
         search=search,
+        raw_distance=distances[0],
+        predicted_distance=distances[1],
+        public_only_distance=distances[2],
     )
     thick = not known and not _clear_surface(Z, points, search.scatter, d)
-    word = HARM_LIKELY if thick else judged(predicted, raw, public)
+    word = HARM_LIKELY if thick else judged_by_surface(predicted, raw, public, *distances[1:])
     if found.covered < LEAST_REACH:
         word = TOO_FEW
-    sentence = _sentence(made, word, n, budget, math.sqrt(variance), known)
+    sentence = _sentence(made, word, n, budget, math.sqrt(variance) if known else math.nan, unit)
+    if word == HELPS and not shown:
+        word, sentence = NO_GAIN, _not_shown(points, d)
     object.__setattr__(made, "verdict", Verdict(word, sentence, raw, predicted, reach=found.covered))
     return made
+
+
+def _distance(error: float, columns: int, along: float) -> float:
+    """Return the rms distance from the surface, given the error of a value; NaN if that is not known."""
+    return error if math.isnan(error) else math.sqrt(max(0.0, columns * error**2 - along))
 
 
 def _clear_surface(Z: Floats, points: Floats, scatter: float, dim: int) -> bool:
@@ -163,7 +183,7 @@ def _clear_surface(Z: Floats, points: Floats, scatter: float, dim: int) -> bool:
     """
     (m, D), q = Z.shape, points.shape[1]
     radius = rms_radius(points)
-    if scatter > SURFACE * radius or _growth(points, _WIDE * radius) > dim + SURFACE_GROWTH:
+    if scatter > SURFACE * radius or not _grows_as(points, dim):
         return False
     if q == D:
         return True
@@ -178,20 +198,28 @@ def _clear_surface(Z: Floats, points: Floats, scatter: float, dim: int) -> bool:
     )
 
 
-def _growth(points: Floats, radius: float) -> float:
+def _grows_as(points: Floats, dim: int) -> bool:
+    """Return True if numbers of neighbours grow with the radius as they do on a surface of this dimension."""
+    return _growth(points) <= dim + SURFACE_GROWTH
+
+
+def _growth(points: Floats) -> float:
     """Return the power with which the number of neighbours grows from half a radius to the radius.
 
     It is the dimension of what the points lie on (Grassberger and Procaccia 1983), infinite without any.
     """
-    tree = cKDTree(points)
+    tree, radius = cKDTree(points), _WIDE * rms_radius(points)
     near, far = (int(tree.count_neighbors(tree, reach)) - len(points) for reach in (0.5 * radius, radius))
     return math.log2(far / near) if near else math.inf
 
 
 def _off_surface(
     points: Floats, variance: float, h: float, dim: int, n_threads: int | None
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """Return how thick what the points lie near is, and the error of smoothing them by themselves: squares.
+
+    The third number is the share of the noise normal to the surface that smoothing takes away: if it is
+    small, points have few neighbours, and the others say little.
 
     Two bandwidths tell thickness, which an atlas takes away, from curvature, whose bias grows with a power of
     the bandwidth and is predicted by `BandwidthSearch`.
@@ -203,18 +231,23 @@ def _off_surface(
     share = _NARROW ** (2.0 * BIAS_ORDER)
     off_wide, off_narrow = (max(0.0, one.left - dim * variance) for one in (wide, narrow))
     thick2 = min(off_wide, max(0.0, off_narrow - share * off_wide) / (1.0 - share))
-    return thick2, min(wide.error, narrow.error)
+    return thick2, min(wide.error, narrow.error), wide.removed
 
 
 def _dimension(points: Floats, variance: float | None, n_threads: int | None) -> int:
-    """Return the dimension of the surface: that of the least error if the noise is known."""
+    """Return the dimension of the surface: that of the least error if the noise is known.
+
+    Of nearly equal ones it is the smallest that growing numbers of neighbours do not rule out.
+    """
     if variance is None or points.shape[1] < 3:
         return spectrum_dim(points, n_threads) if points.shape[1] > 1 else 1
     dims = range(1, min(_MOST_DIM, points.shape[1] - 1) + 1)
     h = 0.5 * rms_radius(points)
     found = smoothing_errors(points, np.full(points.shape[1], variance), h, dims, n_threads)
     least = min(one.error for one in found)
-    return next(one.dim for one in found if one.error <= _NEARLY * least)
+    near = [one for one in found if one.error <= _NEARLY * least]
+    possible = [one for one in near if one.removed >= SHOWN or _grows_as(points, one.dim)]
+    return (possible or near)[0].dim
 
 
 def _not_weighed(sentence: str, dim: int | None, noise: Floats | None) -> AtlasPrediction:
@@ -238,8 +271,21 @@ def _not_weighed(sentence: str, dim: int | None, noise: Floats | None) -> AtlasP
     )
 
 
-def _sentence(made: AtlasPrediction, word: str, n: int, budget: Budget, deviation: float, known: bool) -> str:
-    """Return what is predicted, in words."""
+def _not_shown(points: Floats, dim: int) -> str:
+    """Return why points whose smoothing says little are not taken to be near a surface."""
+    growth = _growth(points)
+    like = "they have hardly any neighbours"
+    if math.isfinite(growth):
+        like = f"their numbers of neighbours are those of points in {growth:.1f} dimensions"
+    return (
+        f"The public points do not show a curve or surface of dimension {dim}, which an atlas needs: they "
+        f"are too few for their noise, and {like}."
+    )
+
+
+def _sentence(made: AtlasPrediction, word: str, n: int, budget: Budget, noise: float, unit: str) -> str:
+    """Return what is predicted, in words; `noise` is NaN if it is not known."""
+    known = not math.isnan(noise)
     if word == TOO_FEW:
         enough = math.ceil(1.2 * n * OCCUPIED / HOMOGENEOUS / max(made.signal_to_noise, 1e-9))
         return (
@@ -254,15 +300,23 @@ def _sentence(made: AtlasPrediction, word: str, n: int, budget: Budget, deviatio
     if word == HARM_LIKELY and made.bias_error > made.noise_error:
         return (
             f"The public points lie near no surface of dimension {made.dim}: they are {made.bias_error:.3g} "
-            f"away from it beyond their noise of {deviation:.3g} a value, and an atlas would take that for "
-            f"noise (error of a value {made.predicted_error:.3g} instead of {made.raw_error:.3g})."
+            f"away from it beyond their noise of {noise:.3g} a value, and an atlas would take that for "
+            f"noise (error of a value{unit} {made.predicted_error:.3g} instead of {made.raw_error:.3g})."
         )
     change = (
-        f"An atlas is predicted to change the error of a value from {made.raw_error:.3g} to "
+        f"An atlas is predicted to change the error of a value{unit} from {made.raw_error:.3g} to "
         f"{made.predicted_error:.3g}"
     )
     if not known:
         change += " (the noise is estimated from the public points)"
+    if word == HELPS and made.predicted_error >= GAIN * made.public_only_error:
+        return (
+            f"An atlas is predicted to bring the public points from {made.raw_distance:.3g} to "
+            f"{made.predicted_distance:.3g}{unit} from the curve or surface that they lie near; by "
+            f"themselves they get to {made.public_only_distance:.3g}. Noise along it stays either way: the "
+            f"error of a value falls from {made.raw_error:.3g} to {made.predicted_error:.3g}, by themselves "
+            f"to {made.public_only_error:.3g}."
+        )
     if word == HELPS:
         return change + "."
     if word == HARM_LIKELY:

@@ -73,11 +73,13 @@ def predict_mixture(
     rounds: Any = "auto",
     adjacency: Adjacency,
     public_ratio: float = math.nan,
+    unit: str = "",
 ) -> MixturePrediction:
     """Predict a mixture of `n` records.
 
     `errors` are those of the public points, None if their noise is unknown. `public_ratio` is the error of
     other methods on the public points alone, over that of the points: near a surface, of smoothing them.
+    `unit` is that of errors in the sentence.
     """
     recipe = choose_recipe(
         n,
@@ -116,7 +118,7 @@ def predict_mixture(
         verdict=Verdict(NO_GAIN, ""),
         recipe=recipe,
     )
-    sentence = _sentence(made, word, n, budget)
+    sentence = _sentence(made, word, n, budget, unit)
     object.__setattr__(made, "verdict", Verdict(word, sentence, raw, predicted))
     return made
 
@@ -156,7 +158,7 @@ def _given(name: str, value: object, most: int) -> int | None:
     return number
 
 
-def _sentence(made: MixturePrediction, word: str, n: int, budget: Budget) -> str:
+def _sentence(made: MixturePrediction, word: str, n: int, budget: Budget, unit: str) -> str:
     """Return what is predicted, in words."""
     if word == TOO_FEW:
         few = "even one component" if made.signal_to_noise < LEAST_SIGNAL else "each component"
@@ -169,7 +171,7 @@ def _sentence(made: MixturePrediction, word: str, n: int, budget: Budget) -> str
         what = "one component, a linear filter" if made.components == 1 else f"{made.components} components"
         return f"There is signal for {what}; how much they help depends on the noise of the queries."
     change = (
-        f"A mixture is predicted to change the error of a value from {made.raw_error:.3g} to "
+        f"A mixture is predicted to change the error of a value{unit} from {made.raw_error:.3g} to "
         f"{made.predicted_error:.3g}"
     )
     if word == HELPS:

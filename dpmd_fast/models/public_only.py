@@ -182,6 +182,7 @@ class SmoothingErrors(NamedTuple):
     dim: int
     error: float  # squared distance of a smoothed point to its clean one
     left: float  # the same without what the noise of the other points adds: what many points would leave
+    removed: float  # share of the noise normal to the surface that is gone: near 0 without neighbours
 
 
 def smoothing_errors(
@@ -206,7 +207,8 @@ def smoothing_errors(
         along = total * dim / points.shape[1]
         across = min(max(0.0, kept[place] - along), total - along)  # own noise that stays normal to it
         error = max(along + across, squares - total + 2.0 * kept[place])
-        found.append(SmoothingErrors(dim, error, error - across))
+        removed = 1.0 - across / (total - along) if total > along else 0.0
+        found.append(SmoothingErrors(dim, error, error - across, removed))
     return found
 
 

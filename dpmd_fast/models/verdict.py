@@ -16,6 +16,9 @@ from dpmd_fast.errors import UserValueError, either
 
 # Thresholds. [choice]: what we advise a user to accept. [measured]: by tests/models/test_predict_atlas.py.
 GAIN = 0.99  # predicted error over the better of raw and public only, at most, to be worth a budget [choice]
+# Where the error of a value ties with that of the public points alone, because noise along a surface stays
+# with both: predicted distance from the surface over theirs, at most, to be worth a budget [choice]
+NEARER = 0.8
 HARM = 1.02  # predicted error over that of the raw queries, above which harm is likely [choice]
 LEAST_SIGNAL = 15.0  # n / s: records over the noise of a mixture of one component [recipe of the mixture]
 LEAST_REACH = 0.5  # share of the queries that an atlas must reach [choice]
@@ -27,6 +30,10 @@ SURFACE = 0.35
 # ... if the number of neighbours grows with a power of the radius that is so little above its dimension: by
 # .37 at most for ten shapes and by .83 or more for normal points, 300 of either kind [measured] ...
 SURFACE_GROWTH = 0.7
+# (the same is asked of points of known noise, unless smoothing them by themselves takes away so much of the
+# noise normal to a surface that its error says whether there is one: .2 to .6 for groups in R^5 and R^20 and
+# for curves fitted to spheres, which growth rules out [measured])
+SHOWN = 0.7
 # ... and if, in many columns, the variances of the directions that are left out spread at most so much more
 # than those of equal noise, seen with so many points a column: spheres do, blood markers do not [measured];
 # and if the least variance of the other directions is so many times the largest of those: 10 and more for
@@ -37,6 +44,8 @@ AS_PREDICTED = 1.5  # factor between expected and predicted error that still cou
 
 HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW = "helps", "no gain", "harm likely", "not enough records"
 WORDS = (HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW)
+# Units of errors in sentences; with a preprocessor there is one unit for all, and they need not name it.
+DATA_UNITS, MADS = " in the units of the data", " in MADs of the columns"
 RISK_ACCEPTED = "A risk to the result, not to privacy, was accepted"  # how the note in a guarantee begins
 
 
@@ -103,10 +112,25 @@ def judged(predicted: float, raw: float, public_only: float) -> str:
     return HELPS if predicted < GAIN * rival else NO_GAIN  # no error at all cannot get smaller
 
 
-def confirmed(predicted: Verdict, expected: float, raw: float, reach: float, what: str) -> Verdict:
+def judged_by_surface(
+    predicted: float, raw: float, public_only: float, distance: float, public_distance: float
+) -> str:
+    """Return the word for an atlas, of which distances from the surface are known too.
+
+    Noise along the surface can be removed by nobody and hides, in the error of a value, how much nearer to
+    the surface an atlas brings points than they come by themselves.
+    """
+    word = judged(predicted, raw, public_only)
+    nearer = predicted < GAIN * raw and distance < NEARER * public_distance
+    return HELPS if word == NO_GAIN and nearer else word
+
+
+def confirmed(
+    predicted: Verdict, expected: float, raw: float, reach: float, what: str, doubt: str = ""
+) -> Verdict:
     """Return the verdict after the spend: `expected` is the error that the released `what` leaves.
 
-    Of `predicted`, the verdict before the spend, nothing but the error is used.
+    Of `predicted`, the verdict before the spend, nothing but the error is used; `doubt` ends the sentence.
     """
     foreseen = predicted.predicted_error
     if reach < LEAST_REACH:
@@ -129,7 +153,7 @@ def confirmed(predicted: Verdict, expected: float, raw: float, reach: float, wha
             near = foreseen / AS_PREDICTED <= expected <= foreseen * AS_PREDICTED
             sentence += f"; predicted was {foreseen:.3g}" + ("" if near else ", so the prediction was wrong")
         sentence += "."
-    return Verdict(word, sentence, raw, foreseen, expected, reach)
+    return Verdict(word, sentence + doubt, raw, foreseen, expected, reach)
 
 
 def refuse_unless_worth(verdict: Verdict, accept_risk: object) -> None:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from dpmd_fast.arguments import Points
 from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.models.mixture import Mixture
+from dpmd_fast.models.outcome import NOT_ALIKE, observed_error
 from dpmd_fast.models.preprocessor import Floats
 from dpmd_fast.models.verdict import (
-    AS_PREDICTED,
     HARM_LIKELY,
     HELPS,
     LEAST_REACH,
@@ -42,7 +42,6 @@ _PREDICTED = {NO_GAIN: "No gain was predicted", HARM_LIKELY: "Harm was predicted
 _UNKNOWN = "Whether it helps is not known"
 _NOT_GIVEN = "The noise of the queries was not given, so how much of it is left cannot be told."
 _COLUMNS_SHOWN = 8
-_SURE = 2.0  # standard errors by which an estimate must be above a limit
 
 
 class Figure(NamedTuple):
@@ -138,7 +137,8 @@ def cleaned_headline(whole: Whole, cleaned: Cleaned) -> Headline:
     if noisy.any():
         raw = _root(np.broadcast_to(cleaned.noise, noisy.shape)[noisy])
         expected = _root(cleaned.bars[noisy])
-        observed = _observed(cleaned, noisy, expected)
+        judged_by = noisy & (cleaned.status != "clipped")[:, None]
+        observed = observed_error(cleaned.before, cleaned.after, cleaned.bars, cleaned.noise, judged_by)
         left = expected if observed is None else observed
         word = judged(left, raw, math.nan)
         figures = _figures(raw, left, unit)
@@ -147,8 +147,8 @@ def cleaned_headline(whole: Whole, cleaned: Cleaned) -> Headline:
         else:
             parts.append(
                 "The queries are further from the cleaned values than the mixture expects: "
-                f"{_change(raw, left)}, where it expects {number(expected, 3)}. They are not like the "
-                "records, or their noise is not what was given."
+                f"{_change(raw, left)}, where it expects {number(expected, 3)}. "
+                f"{NOT_ALIKE[0].upper()}{NOT_ALIKE[1:]}."
             )
             table, note = None, ""
     else:
@@ -165,26 +165,6 @@ def cleaned_headline(whole: Whole, cleaned: Cleaned) -> Headline:
             figures = _figures(start, end, unit)
             word = judged(end, start, math.nan)
     return Headline(_HEADINGS[word], word != HELPS, " ".join(parts), figures, tuple(notes), table, note)
-
-
-def _observed(cleaned: Cleaned, noisy: NDArray[np.bool_], expected: float) -> float | None:
-    """Return the error that the queries themselves show, if it is clearly above what the mixture expects.
-
-    It is Stein's unbiased estimate (see `models.public_only`), by rows, so that its own error is known.
-    """
-    there = noisy & (cleaned.status != "clipped")[:, None]
-    rows = there.any(axis=1)
-    if rows.sum() < 2:
-        return None
-    moves = np.where(there, (cleaned.after - cleaned.before) ** 2, 0.0)
-    risks = np.where(there, moves - cleaned.noise**2 + 2.0 * cleaned.bars**2, 0.0)[rows]
-    counts = there[rows].sum(axis=1)
-    mean = float(risks.sum() / counts.sum())
-    gaps = risks.sum(axis=1) - mean * counts
-    error = math.sqrt(float((gaps**2).sum())) / float(counts.sum())
-    if mean - _SURE * error <= (AS_PREDICTED * expected) ** 2:
-        return None
-    return math.sqrt(mean)
 
 
 def _by_column(

@@ -335,7 +335,8 @@ def test_mixture_runs_on_made_up_people(tmp_path):
     assert error[mixture_methods.RAW, 1.0] == 1.0
     assert error[mixture_methods.MIXTURE, 1.0] is None  # 1,300 records are too few at delta = 1e-6
     assert error[mixture_methods.MIXTURE_PAPER, 1.0] < 0.8
-    assert error[mixture_methods.NOT_PRIVATE, 1.0] < 1.05 * error[mixture_methods.MIXTURE_PAPER, 1.0]
+    # these people are one group with three factors: both are near the best there is, and differ by .4 %
+    assert error[mixture_methods.NOT_PRIVATE, 1.0] < 1.02 * error[mixture_methods.MIXTURE_PAPER, 1.0]
     assert all(0.6 < row["c"] < 0.9 for row in results if row["c"] is not None)
     fill = {r["method"]: r["error"] for r in pq.read_table(tmp_path / "out" / "fill.parquet").to_pylist()}
     assert fill[mixture_methods.MIXTURE_PAPER] < 0.8

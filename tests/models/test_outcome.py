@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from dpmd_fast import Atlas, Budget, Ledger, Mixture, release_atlas, release_mixture
+from dpmd_fast.kernels.posterior import make_components, posterior
 from dpmd_fast.lab.datasets import make_shape, simulate
+from dpmd_fast.models.gaussians.background import with_background
 from dpmd_fast.models.gaussians.components import Gaussians
-from dpmd_fast.models.outcome import atlas_outcome, expected_error, mixture_outcome
+from dpmd_fast.models.outcome import atlas_outcome, expected_error, mixture_outcome, observed_error
 from dpmd_fast.models.public_only import judge_queries
-from dpmd_fast.models.verdict import Verdict
+from dpmd_fast.models.verdict import AS_PREDICTED, HARM, Verdict
 
 BEFORE = Verdict("helps", "It will help.", 0.5, 0.3)
 TRUTH = Gaussians(
@@ -61,6 +63,52 @@ def test_a_mixture_is_judged_for_points_like_the_public_ones():
     assert (nothing.word, nothing.expected_error) == ("no gain", 0.0)
 
 
+def test_public_points_that_contradict_a_mixture_are_believed():
+    noise = np.full(3, 0.3)
+    rng = np.random.default_rng(5)
+    alike = drawn(300, 3)
+    expected = expected_error(TRUTH, noise, np.zeros(3))
+    good = mixture_outcome(
+        TRUTH, noise, judge_queries(alike + noise * rng.normal(size=(300, 3)), noise), BEFORE
+    )
+    assert good.expected_error == expected
+    assert "further" not in str(good)
+    # three times the noise that was given
+    wrong = alike + 3.0 * noise * rng.normal(size=(300, 3))
+    judged = mixture_outcome(TRUTH, noise, judge_queries(wrong, noise), BEFORE)
+    prepared = make_components(*with_background(TRUTH), noise)
+    means, deviations = posterior(prepared, wrong, deviations=True)[:2]
+    risk = math.sqrt(((means - wrong) ** 2 - noise**2 + 2.0 * deviations**2).mean())  # Stein's estimate
+    left = math.sqrt(expected**2 + risk**2 - (deviations**2).mean())
+    assert judged.expected_error == pytest.approx(left)
+    assert judged.expected_error > 0.3
+    assert judged.word == "harm likely"
+    assert "grows from 0.3 to" in str(judged)
+    assert "The public points are further from their cleaned values than the mixture expects" in str(judged)
+    assert str(judged).endswith("not like the records, or their noise is not what was given.")
+
+
+def test_points_that_get_worse_are_told_below_the_factor_of_a_wrong_prediction():
+    """Expected just below raw, found above it by less than the factor."""
+    rng = np.random.default_rng(1)
+    before, there = rng.normal(size=(4000, 2)), np.ones((4000, 2), np.bool_)
+    noise, deviations = np.full(2, 1.0), np.full((4000, 2), 0.9)
+    moves = rng.choice([-1.0, 1.0], size=before.shape)
+
+    def found(error):
+        return observed_error(
+            before, before + moves * math.sqrt(error**2 + 1.0 - 1.62), deviations, noise, there
+        )
+
+    assert found(0.98 * HARM) is None
+    assert found(1.02 * HARM) == pytest.approx(1.02 * HARM)
+    assert found(2.0) == pytest.approx(2.0)
+    assert 1.02 * HARM < AS_PREDICTED * 0.9  # so the factor alone would not tell
+    small = np.full((4000, 2), 0.1)  # here the factor tells
+    after = before + moves * math.sqrt(0.2**2 + 1.0 - 0.02)
+    assert observed_error(before, after, small, noise, there) == pytest.approx(0.2)
+
+
 def circle(n, scatter, seed):
     rng = np.random.default_rng(seed)
     angles = rng.uniform(0.0, 2.0 * np.pi, n)
@@ -100,6 +148,10 @@ def test_points_out_of_reach_stay_as_they_are():
     none = atlas_outcome(lambda Z: (Z, np.zeros(len(Z), np.bool_)), noisy, np.full(2, 0.2), BEFORE)
     assert (none.word, none.reach) == ("not enough records", 0.0)
     assert none.expected_error == none.raw_error
+    clean = atlas_outcome(onto_the_circle, 1.1 * onto_the_circle(noisy)[0], np.zeros(2), BEFORE)
+    assert clean.word == "harm likely"  # there was nothing to clean, and points were moved
+    assert clean.expected_error == pytest.approx(0.1 / math.sqrt(2.0))
+    assert "grows from 0 to 0.0707" in str(clean)
     unknown = atlas_outcome(half, noisy, None, BEFORE)
     assert math.isnan(unknown.expected_error)
     assert "their noise was not given" in str(unknown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,8 +11,11 @@ import pytest
 from dpmd_fast import Budget, plan, release_atlas
 from dpmd_fast.lab.datasets import make_shape, simulate
 from dpmd_fast.lab.experiments.held_out import HELD_OUT
+from dpmd_fast.lab.experiments.verdicts import FACTORS
+from dpmd_fast.lab.experiments.verdicts import SHAPES as VERDICT_SHAPES
+from dpmd_fast.lab.factor_models import FactorData
 from dpmd_fast.models.predict_atlas import predict_atlas
-from dpmd_fast.models.verdict import LEAST_PUBLIC
+from dpmd_fast.models.verdict import GAIN, LEAST_PUBLIC, NEARER
 
 BUDGET = Budget(1.0, 1e-6)
 
@@ -68,6 +72,69 @@ def test_shapes_are_worth_an_atlas(name, known, delta):
     if known:
         assert made.atlas.raw_error == pytest.approx(deviation(data))
         assert made.predicted_error < made.public_only_error
+
+
+@pytest.mark.parametrize("m", [500, 1000])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_are_worth_an_atlas_with_many_queries(name, known, m):
+    """By themselves they lose nearly all noise but that along the surface, which no atlas removes either."""
+    shape, n, data = queries_of(name, m)
+    noise = in_mads(data.queries, deviation(data)) if known else None
+    made = plan(data.queries, n, budget=BUDGET, noise=noise)
+    assert (made.verdict, made.model, made.dim) == ("helps", "atlas", shape.dim), made.advice
+    if known:
+        found = made.atlas
+        assert found.predicted_distance < NEARER * found.public_only_distance < found.raw_distance
+
+
+def test_distances_are_told_where_errors_tie():
+    _, n, data = queries_of("circle", 1000)
+    noise = in_mads(data.queries, deviation(data))
+    made = plan(data.queries, n, budget=BUDGET, noise=noise)
+    found = made.atlas
+    assert found.predicted_error > GAIN * found.public_only_error
+    along = deviation(data) ** 2  # of the two columns together, one dimension
+    assert found.raw_distance == pytest.approx(math.sqrt(along))
+    assert found.predicted_distance == pytest.approx(math.sqrt(2.0 * found.predicted_error**2 - along))
+    for number in (found.raw_distance, found.predicted_distance, found.public_only_distance):
+        assert f"{number:.3g}" in made.advice
+    assert "to bring the public points from" in made.advice
+    assert "in the units of the data from the curve or surface" in made.advice
+    assert "Noise along it stays either way" in made.advice
+
+
+def test_a_bandwidth_below_the_distance_of_public_points_is_not_overrated():
+    """An anchor alone in its ball says nothing about how many records there are."""
+    _, n, data = queries_of("torus", 1000)
+    found = {h: plan(data.queries, n, budget=BUDGET, dim=2, bandwidth=h) for h in (0.2, 0.1, 0.05, 0.025)}
+    assert found[0.05].verdict == found[0.025].verdict == "not enough records"
+    signals = [one.signal_to_noise for one in found.values()]
+    for wide, narrow in itertools.pairwise(signals):
+        assert narrow < 0.3 * wide  # a quarter, on a surface
+
+
+@pytest.mark.parametrize("delta", [0.1, 1e-6])
+def test_groups_that_are_too_sparse_to_show_a_surface_go_to_a_mixture(delta):
+    """Smoothing moves few of the points, so that its small error says nothing about a surface."""
+    case = FACTORS["3 groups in R^5"]
+    data = FactorData.draw(case, 500, 0)
+    made = plan(
+        data.queries, case.records, budget=Budget(1.0, delta), noise=in_mads(data.queries, case.noise)
+    )
+    assert (made.verdict, made.model) == ("helps", "mixture")
+    assert made.atlas.verdict.word == "no gain"
+    assert "do not show a curve or surface of dimension 1, which an atlas needs" in made.advice
+    assert "neighbours are those of points in 4.1 dimensions" in made.advice
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sphere_is_not_taken_for_a_curve(seed):
+    surface = VERDICT_SHAPES["sphere in R^20"]
+    data = simulate(surface.make(), 1000, 500, surface.sigma, np.random.default_rng([20, seed]))
+    noise = in_mads(data.queries, math.sqrt(surface.sigma / 22))
+    made = plan(data.queries, 30_000, budget=BUDGET, noise=noise)
+    assert (made.model, made.dim) == ("atlas", 2)
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -13,10 +13,12 @@ from dpmd_fast.models.verdict import (
     GAIN,
     HARM,
     LEAST_REACH,
+    NEARER,
     WORDS,
     Verdict,
     confirmed,
     judged,
+    judged_by_surface,
     refuse_unless_worth,
     risk_noted,
 )
@@ -41,6 +43,23 @@ from dpmd_fast.models.verdict import (
 )
 def test_words_by_the_thresholds(predicted, raw, alone, word):
     assert judged(predicted, raw, alone) == word
+
+
+@pytest.mark.parametrize(
+    ("predicted", "alone", "distance", "alone_distance", "word"),
+    [
+        (0.71, 0.712, 0.999 * NEARER, 1.0, "helps"),  # errors of values tie, distances do not
+        (0.71, 0.712, 1.001 * NEARER, 1.0, "no gain"),
+        (0.71, 0.69, 0.1, 0.0, "no gain"),  # alone they lose even noise along the surface
+        (1.001 * GAIN, 1.0, 0.1, 1.0, "no gain"),
+        (1.001 * HARM, 0.7, 0.1, 1.0, "harm likely"),
+        (0.5, 0.7, 0.9, 1.0, "helps"),
+        (0.5, math.nan, 0.9, math.nan, "helps"),
+        (1.0, math.nan, 0.1, math.nan, "no gain"),
+    ],
+)
+def test_an_atlas_is_judged_by_distances_too(predicted, alone, distance, alone_distance, word):
+    assert judged_by_surface(predicted, 1.0, alone, distance, alone_distance) == word
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -110,6 +129,8 @@ def test_after_the_spend():
     assert "grows from 1 to 1.5, and 10% of the public points are out of reach" in str(worse)
     far = confirmed(before, 0.9, 1.0, LEAST_REACH - 0.01, "atlas")
     assert far.word == "not enough records"
+    doubted = confirmed(before, 0.6, 1.0, 1.0, "mixture", " But it is not so.")
+    assert str(doubted).endswith("predicted was 0.5. But it is not so.")
     nothing = confirmed(Verdict("no gain", "Nothing to clean."), 0.0, 0.0, 1.0, "mixture")
     assert nothing.word == "no gain"
     unknown = confirmed(before, math.nan, math.nan, 0.8, "atlas")

@@ -156,7 +156,19 @@ def test_queries_that_the_mixture_harms(tmp_path):
     risk = np.sqrt(((moved - far) ** 2 - 0.25 + 2.0 * bars**2).mean())  # Stein's estimate
     assert risk > 1.02 * 0.5
     assert "It does harm" in page.sections["verdict"]
-    assert "grows from 0.5 to " in page.sections["verdict"]
+    assert f"grows from 0.5 to {digits(risk, 3)}" in page.sections["verdict"]
+    assert "They are not like the records, or their noise is not what was given." in page.sections["verdict"]
+    assert not page.tables["verdict"]  # what the mixture expects is not so
+    assert framed(page)
+    # queries like the records, with twice the noise that was given
+    wrong, _ = make_queries(mixture, m=2000, share=0.0, noise=1.0)
+    page = written(tmp_path, mixture=mixture, queries=wrong, noise=0.5)
+    moved, bars = mixture.posterior(wrong, 0.5)
+    risk = np.sqrt(((moved - wrong) ** 2 - 0.25 + 2.0 * bars**2).mean())
+    expected = np.sqrt((bars**2).mean())
+    assert expected < 0.5 < risk < 1.5 * expected  # the factor alone would not tell
+    assert f"grows from 0.5 to {digits(risk, 3)}, where it expects {digits(expected, 3)}" in page.text
+    assert not page.tables["verdict"]
     assert framed(page)
     # queries like the records are not taken for others: of 20 samples none
     for seed in range(20):

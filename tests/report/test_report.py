@@ -344,9 +344,13 @@ def test_thresholds_of_the_docs_are_those_of_the_code():
         for word in verdict.WORDS:
             assert word in page
     assert f"fewer than {verdict.LEAST_PUBLIC} different public points" in atlas
+    assert f"takes away less than {verdict.SHOWN:g} of that normal to the surface" in atlas
     assert f"a factor above {verdict.SAME_UNITS:g}," in atlas
     assert f"scatter above {verdict.SURFACE:g} of" in atlas
     assert f"factor {verdict.AS_PREDICTED:g}," in help_page
+    assert f"fall to {verdict.GAIN:g} of raw or less" in help_page
+    assert f"distance to less than {verdict.NEARER:g} of what the queries reach alone" in help_page
+    assert f"from the surface, below {verdict.NEARER:g} of what the public points reach alone" in atlas
     assert f"over noise below {verdict.LEAST_SIGNAL:g}, or below {LEAST_MASS:g} for a component" in mixture
     least = tuning.OCCUPIED / tuning.HOMOGENEOUS
     assert f"S/s of {least:g}. Three rounds pay" in atlas

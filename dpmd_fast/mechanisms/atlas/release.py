@@ -46,7 +46,7 @@ from dpmd_fast.models.outcome import atlas_outcome
 from dpmd_fast.models.plan import judge_public
 from dpmd_fast.models.predict_atlas import predict_atlas
 from dpmd_fast.models.preprocessor import INVALID, Preprocessor
-from dpmd_fast.models.verdict import refuse_unless_worth, risk_noted
+from dpmd_fast.models.verdict import DATA_UNITS, refuse_unless_worth, risk_noted
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency, with_conditions
 from dpmd_fast.privacy.lattice import choose_lattice
@@ -182,6 +182,7 @@ def release_atlas(
         adjacency=adjacency,
         noise=None if public is None else public.noise_for_atlas,
         alone=math.nan if public is None else public.alone_for_atlas,
+        unit=DATA_UNITS if preprocess is None else "",
         n_threads=terms.n_threads,
     )
     refuse_unless_worth(predicted.verdict, accept_risk)

@@ -148,6 +148,12 @@ def rms_radius(Z: Floats) -> float:
     return math.sqrt(float(((Z - Z.mean(axis=0)) ** 2).sum(axis=1).mean()))
 
 
+def spacing(points: Floats, others: int) -> float:
+    """Return the median distance within which a point has so many others."""
+    far = np.asarray(cKDTree(points).query(points, k=[min(others + 1, len(points))])[0])
+    return float(np.median(far))
+
+
 class SignalPrediction(NamedTuple):
     """The prediction for a first round at one bandwidth."""
 
@@ -167,11 +173,12 @@ def predict_round(
     *,
     sensitivity: float,
     cover: float,
+    most: float = math.inf,
     n_threads: int | None = None,
 ) -> SignalPrediction:
     """Predict the signal of a first round with spend `mu`, with the public points in place of records.
 
-    `sensitivity` is that of the sums, in units of tau.
+    `sensitivity` is that of the sums, in units of tau; `most` is the largest signal that can be.
     """
     flat = smoothed(Z, h, dim, n_threads)
     anchors = greedy_cover(flat, cover * h)
@@ -184,6 +191,8 @@ def predict_round(
     mass = np.bincount(gaps["i"], weights, len(anchors)) * n / len(Z)
     squares = np.bincount(gaps["i"], weights**2, len(anchors)) * n / len(Z)
     noise = sensitivity * tau / mu
+    share = min(1.0, most * noise / float(np.median(mass)))
+    mass, squares = share * mass, share * squares
     stands_out = mass > OCCUPIED * noise / HOMOGENEOUS
     return SignalPrediction(
         signal=float(np.median(mass)) / noise,

@@ -21,6 +21,7 @@ from dpmd_fast.models.geometry.anchors import (
     public_bias2,
     rms_radius,
     smoothed,
+    spacing,
     spectrum_dim,
 )
 from dpmd_fast.models.geometry.tuning import (
@@ -30,6 +31,7 @@ from dpmd_fast.models.geometry.tuning import (
     BIAS_ORDER,
     ENOUGH_RECORDS,
     ENOUGH_SIGNAL,
+    FEWEST_AROUND,
     FINAL_BIAS,
     FINAL_NOISE,
     FINAL_SAMPLING,
@@ -92,6 +94,8 @@ class BandwidthSearch:
         Rms distance of the points from their smoothed copy, at the largest bandwidth.
     largest, least : float
         Range of bandwidths to choose from; below `least`, points are out of reach of the charts.
+    sparse : float
+        Below this bandwidth, the median point has too few others around it to predict a mass by them.
     """
 
     def __init__(
@@ -111,16 +115,25 @@ class BandwidthSearch:
         self._known: dict[float, SignalPrediction] = {}
         rms = rms_radius(Z)
         largest = 0.5 * rms
-        moved = np.sqrt(((Z - smoothed(Z, largest, dim, n_threads)) ** 2).sum(axis=1))
+        flat = smoothed(Z, largest, dim, n_threads)
+        moved = np.sqrt(((Z - flat) ** 2).sum(axis=1))
         self.scatter = math.sqrt(float((moved**2).mean()))
         if 4.0 * self.scatter >= largest:
             largest = min(4.0 * self.scatter, 0.8 * rms)
         self.largest = largest
         self.least = min(largest, 1.05 * float(np.quantile(moved, 0.995)))
+        self.sparse = spacing(flat, FEWEST_AROUND)
 
     def at(self, h: float) -> SignalPrediction:
-        """Return the prediction at a bandwidth."""
+        """Return the prediction at a bandwidth.
+
+        An anchor is a public point itself, so its mass never seems to fall below that of one point, however
+        small the bandwidth. Where there are few others, it is that of the density of a surface instead.
+        """
         if h not in self._known:
+            most = math.inf
+            if h < self.sparse:
+                most = self.at(self.sparse).signal * (h / self.sparse) ** self.dim
             self._known[h] = predict_round(
                 self.points,
                 h,
@@ -129,6 +142,7 @@ class BandwidthSearch:
                 self.dim,
                 sensitivity=self._sensitivity,
                 cover=self._cover,
+                most=most,
                 n_threads=self._n_threads,
             )
         return self._known[h]

@@ -86,6 +86,7 @@ LEAST_RATIO = 1e-3  # smallest bandwidth to try over the largest [safety]
 # Public points
 
 FEWEST_PUBLIC, MOST_PUBLIC = 200, 4000  # number to smooth and cover; more are thinned first [safety]
+FEWEST_AROUND = 3  # others around a public point that stands for a density of records [safety]
 PUBLIC_BYTES = 1 << 31  # memory for their moments [safety]
 PUBLIC_HOMOGENEOUS = 0.2  # c of the moments of public points around one another [recipe]
 SMOOTHING_PASSES = 2  # [recipe]

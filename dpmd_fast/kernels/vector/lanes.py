@@ -35,12 +35,16 @@ def pointer_to(context, builder, array_type, array, offset):
     return builder.gep(data, [offset])
 
 
-def load(builder, pointer):
-    return builder.load(builder.bitcast(pointer, VECTOR.as_pointer()), align=8)
+def load(builder, pointer, vector=VECTOR):
+    return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=_size(vector))
 
 
 def store(builder, value, pointer):
-    builder.store(value, builder.bitcast(pointer, VECTOR.as_pointer()), align=8)
+    builder.store(value, builder.bitcast(pointer, value.type.as_pointer()), align=_size(value.type))
+
+
+def _size(vector):
+    return 8 if vector.element == F64 else 4
 
 
 def splat(builder, scalar, vector=VECTOR):
@@ -56,8 +60,9 @@ def fused(builder, a, b, c):
 
 def fixed_fused(builder, a, b, c):
     """Emit a b + c, rounded once on every target; `fused` may round twice where there is no instruction."""
-    name = f"llvm.fma.v{LANES}f64"
-    call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), name)
+    vector = a.type
+    name = f"llvm.fma.v{vector.count}f{8 * _size(vector)}"
+    call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
     return builder.call(call, [a, b, c])
 
 

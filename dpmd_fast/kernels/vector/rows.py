@@ -195,6 +195,34 @@ def _make_gap_tile(n_groups):
     return plain_tile if JIT_DISABLED else tile
 
 
+def _make_combination(n_groups):
+    """Return an intrinsic that sets Y[y0 + i] to the sum over k of factors[f0 + k sf] X[x0 + k sx + i]."""
+
+    @intrinsic
+    def combination(typingctx, factors, f0, sf, X, x0, sx, count, Y, y0):
+        i64 = types.int64
+        sig = types.void(factors, i64, i64, X, i64, i64, i64, Y, i64)
+
+        def codegen(context, builder, signature, args):
+            factors, f0, sf, X, x0, sx, count, Y, y0 = args
+            pf = pointer_to(context, builder, signature.args[0], factors, f0)
+            px = pointer_to(context, builder, signature.args[3], X, x0)
+            groups = [builder.gep(px, [integer(LANES * j)]) for j in range(n_groups)]
+            sums = emit_sums(builder, [pf], sf, groups, sx, count, fixed_fused)
+            _store_rows(builder, pointer_to(context, builder, signature.args[7], Y, y0), integer(0), sums)
+            return context.get_dummy_value()
+
+        return sig, codegen
+
+    def plain_combination(factors, f0, sf, X, x0, sx, count, Y, y0):
+        total = np.zeros(LANES * n_groups)
+        for k in range(count):
+            total += factors.reshape(-1)[f0 + k * sf] * X.reshape(-1)[x0 + k * sx :][: len(total)]
+        Y.reshape(-1)[y0 : y0 + len(total)] = total
+
+    return plain_combination if JIT_DISABLED else combination
+
+
 def _plain_product(A, lines, B, b0, ldb, depth, start):
     a, b = A.reshape(-1), B.reshape(-1)
     total = np.tile(start, (len(lines), 1))
@@ -206,6 +234,7 @@ def _plain_product(A, lines, B, b0, ldb, depth, start):
 _r1, _r2, _r3 = (_make_row_tile(j, False) for j in (1, 2, 3))
 _s1, _s2, _s3 = (_make_row_tile(j, True) for j in (1, 2, 3))
 _q1, _q2, _q3 = (_make_square_tile(j) for j in (1, 2, 3))
+_c1, _c2, _c3 = (_make_combination(j) for j in (1, 2, 3))
 _g1, _g2, _g3 = (_make_gap_tile(j) for j in (1, 2, 3))
 
 
@@ -272,6 +301,21 @@ def square_rows(X, rows, count, S, s0, W, j, groups, out, o0):
     else:
         for i in range(0, count, 4):
             _s1(X, ldx, rows, i, S, s0 + j, W, j, width, stop, out, o0 + i, 1)
+
+
+@device(inline=True)
+def combine_rows(factors, f0, sf, X, x0, sx, count, Y, y0, length):
+    """Set Y[y0 + i] to the sum over k < count of factors[f0 + k sf] X[x0 + k sx + i], i < length."""
+    j = 0
+    while j < length:
+        groups = groups_from(j, length)
+        if groups == 3:
+            _c3(factors, f0, sf, X, x0 + j, sx, count, Y, y0 + j)
+        elif groups == 2:
+            _c2(factors, f0, sf, X, x0 + j, sx, count, Y, y0 + j)
+        else:
+            _c1(factors, f0, sf, X, x0 + j, sx, count, Y, y0 + j)
+        j += groups * LANES
 
 
 @device(inline=True)

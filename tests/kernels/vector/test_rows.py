@@ -40,6 +40,11 @@ def run_places(X, rows, count, W, w0, width, columns, U, u0, lanes, out):
 
 
 @kernel
+def run_combine(factors, f0, sf, X, x0, sx, count, Y, y0, length):
+    chosen.combine_rows(factors, f0, sf, X, x0, sx, count, Y, y0, length)
+
+
+@kernel
 def run_round_up(rows, count):
     chosen.round_up(rows, count)
 
@@ -106,6 +111,16 @@ def test_products_of_chosen_rows_and_their_squares(groups, columns_missing, coun
     if columns:
         np.testing.assert_array_equal(out[:count], (ref**2).sum(axis=1)[:count])
     np.testing.assert_array_equal(out[end:], GUARD)
+
+
+@pytest.mark.parametrize(("count", "length"), [(0, 4), (1, 8), (3, 12), (5, 20)])
+def test_combination_of_rows(count, length):
+    rng = np.random.default_rng(count)
+    factors, X = small_integers(rng, 6, 7), small_integers(rng, 6, 32)
+    comp = np.full(length + 8, GUARD)
+    run_combine(factors, 2, 7, X, 5, 32, count, comp, 3, length)
+    np.testing.assert_array_equal(comp[3 : 3 + length], factors[:count, 2] @ X[:count, 5 : 5 + length])
+    np.testing.assert_array_equal(np.delete(comp, np.arange(3, 3 + length)), GUARD)
 
 
 @pytest.mark.parametrize("count", range(9))

@@ -31,15 +31,16 @@ from dpmd_fast.mechanisms.spend import (
     public_points,
 )
 from dpmd_fast.models.gaussians.components import Gaussians
-from dpmd_fast.models.gaussians.rounds import ReleaseSums, run_rounds
+from dpmd_fast.models.gaussians.recipe import Recipe
+from dpmd_fast.models.gaussians.rounds import Made, ReleaseSums, run_rounds
 from dpmd_fast.models.gaussians.tuning import HOMOGENEOUS
 from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.models.mixture_cleaner import checked_noise
 from dpmd_fast.models.outcome import mixture_outcome
 from dpmd_fast.models.predict_mixture import predict_mixture
 from dpmd_fast.models.preprocessor import INVALID, Floats, Preprocessor, units_of
-from dpmd_fast.models.public_only import judge_queries
-from dpmd_fast.models.verdict import MADS, refuse_unless_worth, risk_noted
+from dpmd_fast.models.public_only import PublicErrors, judge_queries
+from dpmd_fast.models.verdict import MADS, Verdict, refuse_unless_worth, risk_noted
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency, with_conditions
 from dpmd_fast.privacy.lattice import Lattice, Steps, choose_lattice
@@ -157,13 +158,7 @@ def release_mixture(
             "reference is a stream that can be read only once: a mixture reads it several times"
         )
     deviations = _checked_noise(noise, source, preprocess)
-    errors = None
-    if deviations is not None:
-        inside = np.empty((0, source.n_columns))
-        if points is not None:
-            assert preprocess is not None
-            inside = preprocess.forward_block(points, "public")
-        errors = judge_queries(inside, deviations, terms.n_threads)
+    errors = _judged(points, deviations, source.n_columns, preprocess, terms)
     predicted = predict_mixture(
         n,
         source.n_columns,
@@ -176,9 +171,7 @@ def release_mixture(
     )
     recipe = predicted.recipe
     refuse_unless_worth(predicted.verdict, accept_risk)
-    check_memory(recipe.components, source.n_columns)
-    for share, tau in zip(recipe.shares, recipe.taus, strict=True):  # refuses a mu out of range
-        choose_lattice(math.sqrt(share) * budget.mu, tau, adjacency)
+    _check_possible(recipe, source.n_columns, budget.mu, adjacency)
     guarantee = terms.certified(budget.mu, "the mixture and all that is made with it")
     mechanism = prepare(
         terms,
@@ -206,6 +199,37 @@ def release_mixture(
         verdict = None
         if deviations is not None and errors is not None:
             verdict = mixture_outcome(made.model, deviations, errors, predicted.verdict)
+    return _mixture(mechanism, made, source, preprocess, verdict)
+
+
+def _judged(
+    points: Floats | None, noise: Floats | None, columns: int, preprocess: Preprocessor | None, terms: Terms
+) -> PublicErrors | None:
+    """Return what is known of the errors of points with `noise`, the public ones as an example."""
+    if noise is None:
+        return None
+    inside = np.empty((0, columns))
+    if points is not None:
+        assert preprocess is not None
+        inside = preprocess.forward_block(points, "public")
+    return judge_queries(inside, noise, terms.n_threads)
+
+
+def _check_possible(recipe: Recipe, columns: int, mu: float, adjacency: Adjacency) -> None:
+    """Refuse, before the spend, sums that do not fit into memory and a mu out of range."""
+    check_memory(recipe.components, columns)
+    for share, tau in zip(recipe.shares, recipe.taus, strict=True):
+        choose_lattice(math.sqrt(share) * mu, tau, adjacency)
+
+
+def _mixture(
+    mechanism: Mechanism,
+    made: Made,
+    source: ReferenceSource,
+    preprocess: Preprocessor | None,
+    verdict: Verdict | None,
+) -> Mixture:
+    """Return what was released, with the guarantee and the spends of its preprocessor."""
     guarantee, spends = with_preprocessing(mechanism.guarantee, made.spends, preprocess)
     names = source.column_names
     return Mixture(

@@ -10,7 +10,8 @@ from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.mixture.blocks import fill_in
 from dpmd_fast.kernels.mixture.densities import multiply
 from dpmd_fast.kernels.mixture.missing import added_variances, factor_pattern
-from dpmd_fast.kernels.vector.lanes import add_multiple_fixed, combine_fixed
+from dpmd_fast.kernels.vector.lanes import add_multiple_fixed
+from dpmd_fast.kernels.vector.rows import combine_rows
 
 
 @device
@@ -51,7 +52,7 @@ def set_moments(components, block, shares, pairs, terms, Z, order, means, spread
     """Set the moments of the rows of a block: mean = start + scale * sum over components of share * term."""
     D, width = len(components.origin), terms.shape[1]
     n = len(block.counts)
-    sums = np.zeros((n, width))
+    sums = np.empty((n, width)) if components.direct else np.zeros((n, width))
     if block.fills.shape[2] > 0:
         for p in range(len(pairs)):
             k, r = pairs[p, 0], pairs[p, 1]
@@ -59,16 +60,21 @@ def set_moments(components, block, shares, pairs, terms, Z, order, means, spread
                 terms[p, block.columns[r, t]] = block.fills[k, r, t]
     if components.direct:  # all pairs are there, one component after the other
         for r in range(n):
-            combine_fixed(shares, r, n, terms, r * width, n * width, len(shares), sums, r * width, width)
+            combine_rows(shares, r, n, terms, r * width, n * width, len(shares), sums, r * width, width)
     else:
         for p in range(len(pairs)):
             k, r = pairs[p, 0], pairs[p, 1]
             add_multiple_fixed(shares[k, r], terms, p * width, sums, r * width, width)
     for r in range(n):
         row = order[r]
-        for j in range(D):
-            start = Z[row, j] if components.from_point[j] else components.origin[j]
-            means[row, j] = start + components.scales[j] * sums[r, j]
+        if components.direct:  # then all of them start from the point
+            point, mean, total = Z[row], means[row], sums[r]
+            for j in range(D):
+                mean[j] = point[j] + components.scales[j] * total[j]
+        else:
+            for j in range(D):
+                start = Z[row, j] if components.from_point[j] else components.origin[j]
+                means[row, j] = start + components.scales[j] * sums[r, j]
         for t in range(block.counts[r]):
             j = block.columns[r, t]
             means[row, j] = components.origin[j] + sums[r, j]

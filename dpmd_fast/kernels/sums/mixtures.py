@@ -25,6 +25,7 @@ from dpmd_fast.kernels.jit import device, kernel, prange, resolve_threads, threa
 from dpmd_fast.kernels.sums.clip import Clipping, clip
 from dpmd_fast.kernels.sums.pairs import check_done
 from dpmd_fast.kernels.sums.responsibilities import CHUNK, find_components, make_chunk
+from dpmd_fast.kernels.sums.screen import Screen, make_screen
 from dpmd_fast.kernels.vector.elementary import fixed_exp
 from dpmd_fast.kernels.vector.integers import pack_truncated, truncated_square
 from dpmd_fast.kernels.vector.lanes import LANES
@@ -38,6 +39,7 @@ class MixtureFrames(NamedTuple):
 
     log_weights: np.ndarray  # (K,) log of weight and density at the centre, up to a constant
     whitening: np.ndarray  # (K, D + 1, width): first -m^T W, then W, upper triangular, padded with zeros
+    screen: Screen
     columns: int  # D
 
 
@@ -47,7 +49,8 @@ def make_mixture_frames(log_weights: np.ndarray, means: np.ndarray, whitening: n
     padded = np.zeros((K, D + 1, mixture_width(D)))
     padded[:, 0, :D] = -np.einsum("kd,kde->ke", means, whitening)
     padded[:, 1:, :D] = whitening
-    return MixtureFrames(np.ascontiguousarray(log_weights, dtype=np.float64), padded, D)
+    logs = np.ascontiguousarray(log_weights, dtype=np.float64)
+    return MixtureFrames(logs, padded, make_screen(logs, means, whitening), D)
 
 
 def mixture_width(columns: int) -> int:
@@ -69,7 +72,7 @@ def add_mixture_block(
     partial = np.zeros((parts, *sums.shape))
     done = np.zeros(parts, np.bool_)
     with threads(n_threads, chunk=1):
-        _add_block(*frames[:2], float(c), clipping, records, partial, done)
+        _add_block(*frames[:3], float(c), clipping, records, partial, done)
     check_done(done)
     for part in partial:
         sums += part
@@ -82,6 +85,10 @@ def _responsibilities(log_weights, chunk, r, c, roots):
     Returns the squared norm of what the record would add.
     """
     count, own = chunk.counts[r], chunk.components[r]
+    if count == 1:  # what follows, with exp(0) = 1
+        roots[0] = 1.0
+        norm = chunk.squares[own[0], r] + c
+        return norm * norm
     total = 0.0
     for j in range(count):
         k = own[j]
@@ -107,11 +114,11 @@ def _measure(record, scales, count, squares):
 
 
 @device
-def _add_rows(log_weights, whitening, c, clipping, Y, first, last, sums):
+def _add_rows(log_weights, whitening, screen, c, clipping, Y, first, last, sums):
     """Add the records first to last - 1 to `sums`."""
     K, depth, width = whitening.shape
     D, groups, lead = depth - 1, width // LANES, math.sqrt(c)
-    chunk = make_chunk(K, width, min(CHUNK, last - first))
+    chunk = make_chunk(K, D, width, min(CHUNK, last - first))
     panel = np.zeros((K, groups, _PANEL, LANES))
     filled = np.zeros(K, np.int64)
     zeros, starts = np.zeros(width), np.empty(K, np.int64)
@@ -120,7 +127,7 @@ def _add_rows(log_weights, whitening, c, clipping, Y, first, last, sums):
     group, lane = D // LANES, D % LANES
     for start in range(first, last, CHUNK):
         rows = min(CHUNK, last - start)
-        find_components(log_weights, whitening, Y[start : start + rows], chunk)
+        find_components(screen, log_weights, whitening, Y[start : start + rows], chunk)
         for r in range(rows):
             count = chunk.counts[r]
             square = _responsibilities(log_weights, chunk, r, c, roots)
@@ -144,9 +151,10 @@ def _add_rows(log_weights, whitening, c, clipping, Y, first, last, sums):
 
 
 @kernel(parallel=True)
-def _add_block(log_weights, whitening, c, clipping, Y, partial, done):
+def _add_block(log_weights, whitening, screen, c, clipping, Y, partial, done):
     n, parts = len(Y), len(partial)
     for part in prange(parts):
         p = np.int64(part)
-        _add_rows(log_weights, whitening, c, clipping, Y, p * n // parts, (p + 1) * n // parts, partial[p])
+        first, last = p * n // parts, (p + 1) * n // parts
+        _add_rows(log_weights, whitening, screen, c, clipping, Y, first, last, partial[p])
         done[p] = True

@@ -35,12 +35,16 @@ def pointer_to(context, builder, array_type, array, offset):
     return builder.gep(data, [offset])
 
 
-def load(builder, pointer):
-    return builder.load(builder.bitcast(pointer, VECTOR.as_pointer()), align=8)
+def load(builder, pointer, vector=VECTOR):
+    return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=_size(vector))
 
 
 def store(builder, value, pointer):
-    builder.store(value, builder.bitcast(pointer, VECTOR.as_pointer()), align=8)
+    builder.store(value, builder.bitcast(pointer, value.type.as_pointer()), align=_size(value.type))
+
+
+def _size(vector):
+    return 8 if vector.element == F64 else 4
 
 
 def splat(builder, scalar, vector=VECTOR):
@@ -56,8 +60,9 @@ def fused(builder, a, b, c):
 
 def fixed_fused(builder, a, b, c):
     """Emit a b + c, rounded once on every target; `fused` may round twice where there is no instruction."""
-    name = f"llvm.fma.v{LANES}f64"
-    call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), name)
+    vector = a.type
+    name = f"llvm.fma.v{vector.count}f{8 * _size(vector)}"
+    call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
     return builder.call(call, [a, b, c])
 
 
@@ -294,38 +299,6 @@ def _make_add_multiple(multiply_add):
     return add_multiple
 
 
-@intrinsic
-def _combine_fixed(typingctx, factors, f0, sf, X, x0, sx, count, Y, y0, length):
-    """Set Y[y0 + i] to the sum over k < count of factors[f0 + k sf] X[x0 + k sx + i], i < length."""
-    i64 = types.int64
-    sig = types.void(factors, i64, i64, X, i64, i64, i64, Y, i64, i64)
-
-    def codegen(context, builder, signature, args):
-        factors, f0, sf, X, x0, sx, count, Y, y0, length = args
-        pf = pointer_to(context, builder, signature.args[0], factors, f0)
-        px = pointer_to(context, builder, signature.args[3], X, x0)
-        py = pointer_to(context, builder, signature.args[7], Y, y0)
-        total = cgutils.alloca_once(builder, VECTOR)
-        with cgutils.for_range_slice(builder, integer(0), length, integer(LANES), intp=I64) as (i, _):
-            builder.store(ir.Constant(VECTOR, [0.0] * LANES), total)
-            start = builder.gep(px, [i])
-            with cgutils.for_range(builder, count, intp=I64) as loop:
-                factor = builder.load(builder.gep(pf, [builder.mul(loop.index, sf)]))
-                value = load(builder, builder.gep(start, [builder.mul(loop.index, sx)]))
-                builder.store(fixed_fused(builder, splat(builder, factor), value, builder.load(total)), total)
-            store(builder, builder.load(total), builder.gep(py, [i]))
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-def _plain_combine_fixed(factors, f0, sf, X, x0, sx, count, Y, y0, length):
-    total = np.zeros(length)
-    for k in range(count):
-        total += factors.reshape(-1)[f0 + k * sf] * X.reshape(-1)[x0 + k * sx : x0 + k * sx + length]
-    Y.reshape(-1)[y0 : y0 + length] = total
-
-
 def _plain_dot(A, a0, B, b0, count):
     return float(np.dot(A.reshape(-1)[a0 : a0 + count], B.reshape(-1)[b0 : b0 + count]))
 
@@ -377,5 +350,4 @@ update_four = _plain_update_four if JIT_DISABLED else _update_four
 add_multiple = _plain_add_multiple if JIT_DISABLED else _make_add_multiple(fused)
 # with the same bits on every machine
 fixed_dot = _plain_dot if JIT_DISABLED else _fixed_dot
-combine_fixed = _plain_combine_fixed if JIT_DISABLED else _combine_fixed
 add_multiple_fixed = _plain_add_multiple if JIT_DISABLED else _make_add_multiple(fixed_fused)

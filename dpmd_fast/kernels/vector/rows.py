@@ -25,6 +25,26 @@ from dpmd_fast.kernels.vector.lanes import (
 from dpmd_fast.kernels.vector.tiles import emit_sums
 
 
+def _emit_products(context, builder, signature, args, n_groups):
+    """Emit T of `_make_row_tile` from the first ten arguments of a tile; return the four rows and T."""
+    A, lda, rows, r0, S, s0, B, b0, ldb, depth = args[:10]
+    pr = pointer_to(context, builder, signature.args[2], rows, r0)
+    ps = pointer_to(context, builder, signature.args[4], S, s0)
+    pb = pointer_to(context, builder, signature.args[6], B, b0)
+    taken = [builder.load(builder.gep(pr, [integer(i)])) for i in range(4)]
+    lines = [pointer_to(context, builder, signature.args[0], A, builder.mul(lda, row)) for row in taken]
+    groups = [builder.gep(pb, [integer(LANES * j)]) for j in range(n_groups)]
+    starts = [load(builder, builder.gep(ps, [integer(LANES * j)])) for j in range(n_groups)]
+    return lines, emit_sums(builder, lines, integer(1), groups, ldb, depth, fixed_fused, [starts] * 4)
+
+
+def _store_rows(builder, target, ldc, sums):
+    for i, row in enumerate(sums):
+        line = builder.gep(target, [builder.mul(ldc, integer(i))])
+        for j, cell in enumerate(row):
+            store(builder, cell, builder.gep(line, [integer(LANES * j)]))
+
+
 def _make_row_tile(n_groups, squares):
     """Return an intrinsic for four rows of A that may lie anywhere, and sums that begin with the vector S.
 
@@ -38,28 +58,18 @@ def _make_row_tile(n_groups, squares):
         sig = types.void(A, i64, rows, i64, S, i64, B, i64, i64, i64, C, i64, i64)
 
         def codegen(context, builder, signature, args):
-            A, lda, rows, r0, S, s0, B, b0, ldb, depth, C, c0, ldc = args
-            pr = pointer_to(context, builder, signature.args[2], rows, r0)
-            ps = pointer_to(context, builder, signature.args[4], S, s0)
-            pb = pointer_to(context, builder, signature.args[6], B, b0)
-            pc = pointer_to(context, builder, signature.args[10], C, c0)
-            taken = [builder.load(builder.gep(pr, [integer(i)])) for i in range(4)]
-            lines = [
-                pointer_to(context, builder, signature.args[0], A, builder.mul(lda, row)) for row in taken
-            ]
-            groups = [builder.gep(pb, [integer(LANES * j)]) for j in range(n_groups)]
-            starts = [load(builder, builder.gep(ps, [integer(LANES * j)])) for j in range(n_groups)]
-            sums = emit_sums(builder, lines, integer(1), groups, ldb, depth, fixed_fused, starts)
-            for i in range(4):
-                target = builder.gep(pc, [builder.mul(ldc, integer(i))])
-                if squares:
+            C, c0, ldc = args[10:]
+            _, sums = _emit_products(context, builder, signature, args, n_groups)
+            target = pointer_to(context, builder, signature.args[10], C, c0)
+            if squares:
+                for i in range(4):
                     total = builder.fmul(sums[i][0], sums[i][0])
                     for cell in sums[i][1:]:
                         total = fixed_fused(builder, cell, cell, total)
-                    builder.store(horizontal_sum(builder, total), target)
-                else:
-                    for j, cell in enumerate(sums[i]):
-                        store(builder, cell, builder.gep(target, [integer(LANES * j)]))
+                    place = builder.gep(target, [builder.mul(ldc, integer(i))])
+                    builder.store(horizontal_sum(builder, total), place)
+            else:
+                _store_rows(builder, target, ldc, sums)
             return context.get_dummy_value()
 
         return sig, codegen
@@ -90,67 +100,46 @@ def _sums_across(builder, rows):
     return builder.fadd(pick(*halves, [0, 4, 2, 6]), pick(*halves, [1, 5, 3, 7]))
 
 
-def _make_square_tile(n_groups, values):
-    """Return an intrinsic that adds squares of products to sums by lane, which may be continued.
+def _make_square_tile(n_groups):
+    """Return an intrinsic for products T as in `_make_row_tile`, and for sums of their squares.
 
-    With T as in `_make_row_tile` and t = rows[r0 + i], it adds T[i, 4j + l]^2 to L[l0 + 4t + l], one j after
-    the other, each product and sum rounded, and sets q[q0 + i] to the sum of the four lanes. What is added
-    never makes q smaller. With `values` it also sets C[c0 + i ldc + 4j + l] = T[i, 4j + l].
+    It sets C[c0 + i ldc + 4j + l] = T[i, 4j + l]; adds T[i, 4j + l]^2 to L[4i + l], one j after the other,
+    each product and sum rounded; and sets q[q0 + i] to the sum of the four lanes.
     """
 
     @intrinsic
-    def tile(typingctx, A, lda, rows, r0, S, s0, B, b0, ldb, depth, L, l0, q, q0, C, c0, ldc):
+    def tile(typingctx, A, lda, rows, r0, S, s0, B, b0, ldb, depth, L, q, q0, C, c0, ldc):
         i64 = types.int64
-        sig = types.void(A, i64, rows, i64, S, i64, B, i64, i64, i64, L, i64, q, i64, C, i64, i64)
+        sig = types.void(A, i64, rows, i64, S, i64, B, i64, i64, i64, L, q, i64, C, i64, i64)
 
         def codegen(context, builder, signature, args):
-            A, lda, rows, r0, S, s0, B, b0, ldb, depth, L, l0, q, q0, C, c0, ldc = args
-            pr = pointer_to(context, builder, signature.args[2], rows, r0)
-            ps = pointer_to(context, builder, signature.args[4], S, s0)
-            pb = pointer_to(context, builder, signature.args[6], B, b0)
-            pl = pointer_to(context, builder, signature.args[10], L, l0)
-            taken = [builder.load(builder.gep(pr, [integer(i)])) for i in range(4)]
-            lines = [
-                pointer_to(context, builder, signature.args[0], A, builder.mul(lda, row)) for row in taken
-            ]
-            groups = [builder.gep(pb, [integer(LANES * j)]) for j in range(n_groups)]
-            starts = [load(builder, builder.gep(ps, [integer(LANES * j)])) for j in range(n_groups)]
-            sums = emit_sums(builder, lines, integer(1), groups, ldb, depth, fixed_fused, starts)
-            places = [builder.gep(pl, [builder.mul(row, integer(LANES))]) for row in taken]
-            lanes = [load(builder, place) for place in places]  # all of them first: a row may be there twice
+            L, q, q0, C, c0, ldc = args[10:]
+            _, sums = _emit_products(context, builder, signature, args, n_groups)
+            _store_rows(builder, pointer_to(context, builder, signature.args[13], C, c0), ldc, sums)
+            pl = pointer_to(context, builder, signature.args[10], L, integer(0))
+            lanes = []
             for i in range(4):
+                place = builder.gep(pl, [integer(LANES * i)])
+                total = load(builder, place)
                 for cell in sums[i]:
-                    lanes[i] = builder.fadd(lanes[i], builder.fmul(cell, cell))
-            for place, total in zip(places, lanes, strict=True):
+                    total = builder.fadd(total, builder.fmul(cell, cell))
                 store(builder, total, place)
-            store(
-                builder,
-                _sums_across(builder, lanes),
-                pointer_to(context, builder, signature.args[12], q, q0),
-            )
-            if values:
-                pc = pointer_to(context, builder, signature.args[14], C, c0)
-                for i in range(4):
-                    target = builder.gep(pc, [builder.mul(ldc, integer(i))])
-                    for j, cell in enumerate(sums[i]):
-                        store(builder, cell, builder.gep(target, [integer(LANES * j)]))
+                lanes.append(total)
+            out = pointer_to(context, builder, signature.args[11], q, q0)
+            store(builder, _sums_across(builder, lanes), out)
             return context.get_dummy_value()
 
         return sig, codegen
 
-    def plain_tile(A, lda, rows, r0, S, s0, B, b0, ldb, depth, L, l0, q, q0, C, c0, ldc):
+    def plain_tile(A, lda, rows, r0, S, s0, B, b0, ldb, depth, L, q, q0, C, c0, ldc):
         width = LANES * n_groups
-        taken = rows[r0 : r0 + 4]
         start = S.reshape(-1)[s0 : s0 + width]
-        product = _plain_product(A, lda * taken, B, b0, ldb, depth, start)
-        places = l0 + LANES * taken[:, None] + np.arange(LANES)
-        lanes = L.reshape(-1)[places]
+        product = _plain_product(A, lda * rows[r0 : r0 + 4], B, b0, ldb, depth, start)
+        lanes = L.reshape(4, LANES)
         for j in range(n_groups):
             lanes += product[:, LANES * j : LANES * (j + 1)] ** 2
-        L.reshape(-1)[places] = lanes
         q.reshape(-1)[q0 : q0 + 4] = (lanes[:, 0] + lanes[:, 2]) + (lanes[:, 1] + lanes[:, 3])
-        if values:
-            C.reshape(-1)[c0 + ldc * np.arange(4)[:, None] + np.arange(width)] = product
+        C.reshape(-1)[c0 + ldc * np.arange(4)[:, None] + np.arange(width)] = product
 
     return plain_tile if JIT_DISABLED else tile
 
@@ -163,37 +152,26 @@ def _make_gap_tile(n_groups):
     """
 
     @intrinsic
-    def tile(typingctx, A, lda, a, rows, r0, S, s0, B, b0, ldb, depth, M, m0, L, q, q0, C, c0, ldc):
+    def tile(typingctx, A, lda, rows, r0, S, s0, B, b0, ldb, depth, a, M, m0, L, q, q0, C, c0, ldc):
         i64 = types.int64
         sig = types.void(
-            A, i64, i64, rows, i64, S, i64, B, i64, i64, i64, M, i64, L, q, i64, C, i64, i64
+            A, i64, rows, i64, S, i64, B, i64, i64, i64, i64, M, i64, L, q, i64, C, i64, i64
         )  # fmt: skip
 
         def codegen(context, builder, signature, args):
-            A, lda, a, rows, r0, S, s0, B, b0, ldb, depth, M, m0, L, q, q0, C, c0, ldc = args
-            pr = pointer_to(context, builder, signature.args[3], rows, r0)
-            ps = pointer_to(context, builder, signature.args[5], S, s0)
-            pb = pointer_to(context, builder, signature.args[7], B, b0)
+            a, M, m0, L, q, q0, C, c0, ldc = args[10:]
+            lines, sums = _emit_products(context, builder, signature, args, n_groups)
+            _store_rows(builder, pointer_to(context, builder, signature.args[16], C, c0), ldc, sums)
             pm = pointer_to(context, builder, signature.args[11], M, m0)
             pl = pointer_to(context, builder, signature.args[13], L, integer(0))
-            pc = pointer_to(context, builder, signature.args[16], C, c0)
-            taken = [builder.load(builder.gep(pr, [integer(i)])) for i in range(4)]
-            lines = [
-                pointer_to(context, builder, signature.args[0], A, builder.mul(lda, row)) for row in taken
-            ]
-            groups = [builder.gep(pb, [integer(LANES * j)]) for j in range(n_groups)]
-            starts = [load(builder, builder.gep(ps, [integer(LANES * j)])) for j in range(n_groups)]
-            sums = emit_sums(builder, lines, integer(1), groups, ldb, depth, fixed_fused, starts)
             centers = [load(builder, builder.gep(pm, [integer(LANES * j)])) for j in range(n_groups)]
             lanes = []
             for i in range(4):
-                target = builder.gep(pc, [builder.mul(ldc, integer(i))])
                 place = builder.gep(pl, [integer(LANES * i)])
                 total = load(builder, place)
                 for j, cell in enumerate(sums[i]):
                     own = load(builder, builder.gep(lines[i], [builder.add(a, integer(LANES * j))]))
                     total = fixed_fused(builder, builder.fsub(own, centers[j]), cell, total)
-                    store(builder, cell, builder.gep(target, [integer(LANES * j)]))
                 store(builder, total, place)
                 lanes.append(total)
             out = pointer_to(context, builder, signature.args[14], q, q0)
@@ -202,7 +180,7 @@ def _make_gap_tile(n_groups):
 
         return sig, codegen
 
-    def plain_tile(A, lda, a, rows, r0, S, s0, B, b0, ldb, depth, M, m0, L, q, q0, C, c0, ldc):
+    def plain_tile(A, lda, rows, r0, S, s0, B, b0, ldb, depth, a, M, m0, L, q, q0, C, c0, ldc):
         width = LANES * n_groups
         lines = lda * rows[r0 : r0 + 4]
         product = _plain_product(A, lines, B, b0, ldb, depth, S.reshape(-1)[s0 : s0 + width])
@@ -217,6 +195,34 @@ def _make_gap_tile(n_groups):
     return plain_tile if JIT_DISABLED else tile
 
 
+def _make_combination(n_groups):
+    """Return an intrinsic that sets Y[y0 + i] to the sum over k of factors[f0 + k sf] X[x0 + k sx + i]."""
+
+    @intrinsic
+    def combination(typingctx, factors, f0, sf, X, x0, sx, count, Y, y0):
+        i64 = types.int64
+        sig = types.void(factors, i64, i64, X, i64, i64, i64, Y, i64)
+
+        def codegen(context, builder, signature, args):
+            factors, f0, sf, X, x0, sx, count, Y, y0 = args
+            pf = pointer_to(context, builder, signature.args[0], factors, f0)
+            px = pointer_to(context, builder, signature.args[3], X, x0)
+            groups = [builder.gep(px, [integer(LANES * j)]) for j in range(n_groups)]
+            sums = emit_sums(builder, [pf], sf, groups, sx, count, fixed_fused)
+            _store_rows(builder, pointer_to(context, builder, signature.args[7], Y, y0), integer(0), sums)
+            return context.get_dummy_value()
+
+        return sig, codegen
+
+    def plain_combination(factors, f0, sf, X, x0, sx, count, Y, y0):
+        total = np.zeros(LANES * n_groups)
+        for k in range(count):
+            total += factors.reshape(-1)[f0 + k * sf] * X.reshape(-1)[x0 + k * sx :][: len(total)]
+        Y.reshape(-1)[y0 : y0 + len(total)] = total
+
+    return plain_combination if JIT_DISABLED else combination
+
+
 def _plain_product(A, lines, B, b0, ldb, depth, start):
     a, b = A.reshape(-1), B.reshape(-1)
     total = np.tile(start, (len(lines), 1))
@@ -227,8 +233,8 @@ def _plain_product(A, lines, B, b0, ldb, depth, start):
 
 _r1, _r2, _r3 = (_make_row_tile(j, False) for j in (1, 2, 3))
 _s1, _s2, _s3 = (_make_row_tile(j, True) for j in (1, 2, 3))
-_q1, _q2, _q3 = (_make_square_tile(j, False) for j in (1, 2, 3))
-_v1, _v2, _v3 = (_make_square_tile(j, True) for j in (1, 2, 3))
+_q1, _q2, _q3 = (_make_square_tile(j) for j in (1, 2, 3))
+_c1, _c2, _c3 = (_make_combination(j) for j in (1, 2, 3))
 _g1, _g2, _g3 = (_make_gap_tile(j) for j in (1, 2, 3))
 
 
@@ -269,11 +275,11 @@ def affine_rows_and_forms(X, rows, count, S, s0, W, M, m0, U, lanes, out):
         while j < width:
             groups, u0 = groups_from(j, width), i * width + j
             if groups == 3:
-                _g3(X, ldx, j, rows, i, S, s0 + j, W, j, width, depth, M, m0 + j, lanes, out, i, U, u0, width)
+                _g3(X, ldx, rows, i, S, s0 + j, W, j, width, depth, j, M, m0 + j, lanes, out, i, U, u0, width)
             elif groups == 2:
-                _g2(X, ldx, j, rows, i, S, s0 + j, W, j, width, depth, M, m0 + j, lanes, out, i, U, u0, width)
+                _g2(X, ldx, rows, i, S, s0 + j, W, j, width, depth, j, M, m0 + j, lanes, out, i, U, u0, width)
             else:
-                _g1(X, ldx, j, rows, i, S, s0 + j, W, j, width, depth, M, m0 + j, lanes, out, i, U, u0, width)
+                _g1(X, ldx, rows, i, S, s0 + j, W, j, width, depth, j, M, m0 + j, lanes, out, i, U, u0, width)
             j += groups * LANES
 
 
@@ -298,6 +304,21 @@ def square_rows(X, rows, count, S, s0, W, j, groups, out, o0):
 
 
 @device(inline=True)
+def combine_rows(factors, f0, sf, X, x0, sx, count, Y, y0, length):
+    """Set Y[y0 + i] to the sum over k < count of factors[f0 + k sf] X[x0 + k sx + i], i < length."""
+    j = 0
+    while j < length:
+        groups = groups_from(j, length)
+        if groups == 3:
+            _c3(factors, f0, sf, X, x0 + j, sx, count, Y, y0 + j)
+        elif groups == 2:
+            _c2(factors, f0, sf, X, x0 + j, sx, count, Y, y0 + j)
+        else:
+            _c1(factors, f0, sf, X, x0 + j, sx, count, Y, y0 + j)
+        j += groups * LANES
+
+
+@device(inline=True)
 def groups_from(j, width):
     """Return how many groups of four columns to take at once from column j: three, but first two by two."""
     left = (width - j) // LANES
@@ -305,41 +326,26 @@ def groups_from(j, width):
 
 
 @device(inline=True)
-def add_squares(X, rows, count, W, w0, width, j, groups, lanes, l0, out):
-    """Add the squares of 4 `groups` elements of (1, X[rows[i]]) W, from element j, to sums by lane.
+def place_rows(X, rows, count, W, w0, width, columns, U, u0, lanes, out):
+    """Set U[u0 + width i + j], j < columns, to elements of (1, X[rows[i]]) W, out[i] to their sum of squares.
 
-    W (depth + 1, width) starts at w0 and is upper triangular below its first row. The sums of row t are
-    lanes[l0 + 4t:]; out[i] is set to the total of row rows[i] so far, and never gets smaller.
+    W (depth + 1, width) starts at w0 and is upper triangular below its first row; `columns` is a multiple of
+    four. `lanes` is room for 16 numbers; `rows`, U and `out` are as in `affine_rows`.
     """
     depth = X.shape[1]
-    stop = min(depth, j + groups * LANES)
-    at, below = w0 + j, w0 + width + j
-    if groups == 3:
-        for i in range(0, count, 4):
-            _q3(X, depth, rows, i, W, at, W, below, width, stop, lanes, l0, out, i, out, 0, 0)
-    elif groups == 2:
-        for i in range(0, count, 4):
-            _q2(X, depth, rows, i, W, at, W, below, width, stop, lanes, l0, out, i, out, 0, 0)
-    else:
-        for i in range(0, count, 4):
-            _q1(X, depth, rows, i, W, at, W, below, width, stop, lanes, l0, out, i, out, 0, 0)
-
-
-@device(inline=True)
-def place_products(X, rows, count, W, w0, width, j, groups, lanes, l0, out, U, u0):
-    """Do the same, and set the elements of row rows[i] at U[u0 + width i + j:]."""
-    depth = X.shape[1]
-    stop = min(depth, j + groups * LANES)
-    at, below, u = w0 + j, w0 + width + j, u0 + j
-    if groups == 3:
-        for i in range(0, count, 4):
-            _v3(X, depth, rows, i, W, at, W, below, width, stop, lanes, l0, out, i, U, u + i * width, width)
-    elif groups == 2:
-        for i in range(0, count, 4):
-            _v2(X, depth, rows, i, W, at, W, below, width, stop, lanes, l0, out, i, U, u + i * width, width)
-    else:
-        for i in range(0, count, 4):
-            _v1(X, depth, rows, i, W, at, W, below, width, stop, lanes, l0, out, i, U, u + i * width, width)
+    for i in range(0, count, 4):
+        lanes[:] = 0.0
+        j = 0
+        while j < columns:
+            groups, u = groups_from(j, columns), u0 + i * width + j
+            at, below, stop = w0 + j, w0 + width + j, min(depth, j + groups * LANES)
+            if groups == 3:
+                _q3(X, depth, rows, i, W, at, W, below, width, stop, lanes, out, i, U, u, width)
+            elif groups == 2:
+                _q2(X, depth, rows, i, W, at, W, below, width, stop, lanes, out, i, U, u, width)
+            else:
+                _q1(X, depth, rows, i, W, at, W, below, width, stop, lanes, out, i, U, u, width)
+            j += groups * LANES
 
 
 @device(inline=True)

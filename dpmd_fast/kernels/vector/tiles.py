@@ -21,9 +21,9 @@ from dpmd_fast.kernels.vector.lanes import (
 )
 
 
-def emit_sums(builder, rows, sa, groups, sb, depth, multiply_add, starts=None):
-    """Emit sums[i][j] = starts[j] + sum_k rows[i][k sa] groups[j][k sb], one k after the other."""
-    zero = ir.Constant(VECTOR, [0.0] * LANES)
+def emit_sums(builder, rows, sa, groups, sb, depth, multiply_add, starts=None, vector=VECTOR):
+    """Emit sums[i][j] = starts[i][j] + sum_k rows[i][k sa] groups[j][k sb], one k after the other."""
+    zero = ir.Constant(vector, [0.0] * vector.count)
     entry = builder.block
     loop = builder.append_basic_block("tile.loop")
     body = builder.append_basic_block("tile.body")
@@ -32,16 +32,16 @@ def emit_sums(builder, rows, sa, groups, sb, depth, multiply_add, starts=None):
     builder.position_at_end(loop)
     k = builder.phi(I64)
     k.add_incoming(integer(0), entry)
-    sums = [[builder.phi(VECTOR) for _ in groups] for _ in rows]
-    for row in sums:
-        for cell, start in zip(row, starts or [zero] * len(groups), strict=True):
-            cell.add_incoming(start, entry)
+    sums = [[builder.phi(vector) for _ in groups] for _ in rows]
+    for i, row in enumerate(sums):
+        for j, cell in enumerate(row):
+            cell.add_incoming(starts[i][j] if starts else zero, entry)
     builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
     builder.position_at_end(body)
     ka, kb = builder.mul(k, sa), builder.mul(k, sb)
-    right = [load(builder, builder.gep(g, [kb])) for g in groups]
+    right = [load(builder, builder.gep(g, [kb]), vector) for g in groups]
     for row, cells in zip(rows, sums, strict=True):
-        left = splat(builder, builder.load(builder.gep(row, [ka])))
+        left = splat(builder, builder.load(builder.gep(row, [ka])), vector)
         for cell, factor in zip(cells, right, strict=True):
             cell.add_incoming(multiply_add(builder, left, factor, cell), body)
     k.add_incoming(builder.add(k, integer(1)), body)

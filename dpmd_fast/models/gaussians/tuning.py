@@ -27,7 +27,9 @@ SPLIT_SIGNAL = 12.0  # mass of a component over its noise: its halves stay above
 EVIDENCE_ROUNDS = 3  # whose masses together say that a component is noise; one loses groups of 3 % [split]
 TRIAL = 2  # rounds after which the halves of a component are joined again, if they are still one [split]
 HALF_NORMAL_MEAN = 0.8  # mean of the absolute value of a normal number: where the halves are put
-COMPONENT_SIGNAL = 8.2  # mass of a component over its noise that their number must leave [recipe]
+# mass of a component over its noise that their number must leave: 10 with the 8 rounds of [recipe], and times
+# sqrt(8 / 12) with 12, which gives the same number of components; not chosen anew
+COMPONENT_SIGNAL = 8.2
 MOST_COMPONENTS = 32  # [recipe]
 START_VARIANCE = 0.7  # of each component at the start, in units of the whole [recipe]
 START_DRAWS = 4000  # from the released normal, to place the components [recipe]

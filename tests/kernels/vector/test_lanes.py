@@ -139,11 +139,6 @@ def run_fixed(A, a0, B, b0, Y, y0, count):
     return lanes.fixed_dot(A, a0, B, b0, count)
 
 
-@kernel
-def run_combine(factors, f0, sf, X, x0, sx, count, Y, y0, length):
-    lanes.combine_fixed(factors, f0, sf, X, x0, sx, count, Y, y0, length)
-
-
 @pytest.mark.parametrize("count", [4, 8, 12, 28])
 def test_sums_with_the_same_bits_everywhere(count):
     rng = np.random.default_rng(count)
@@ -153,13 +148,3 @@ def test_sums_with_the_same_bits_everywhere(count):
     product = run_fixed(A, 5, B, 7, Y, 3, count)
     np.testing.assert_array_equal(Y, ref)
     assert product == a @ b
-
-
-@pytest.mark.parametrize(("count", "length"), [(0, 4), (1, 8), (3, 12), (5, 20)])
-def test_combination_of_rows(count, length):
-    rng = np.random.default_rng(count)
-    factors, X = small_integers(rng, 6, 7), small_integers(rng, 6, 32)
-    comp = np.full(length + 8, GUARD)
-    run_combine(factors, 2, 7, X, 5, 32, count, comp, 3, length)
-    np.testing.assert_array_equal(comp[3 : 3 + length], factors[:count, 2] @ X[:count, 5 : 5 + length])
-    np.testing.assert_array_equal(np.delete(comp, np.arange(3, 3 + length)), GUARD)

@@ -208,7 +208,10 @@ def test_the_dimension_is_the_same_in_ten_of_ten_runs(ledger):
     assert found == {2}
 
 
-@pytest.mark.parametrize("name", ["circle", "torus", "Swiss roll", "helix"])
+@pytest.mark.parametrize(
+    "name",
+    ["circle", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torus", "Swiss roll", "helix"))],
+)
 def test_other_queries_give_the_same_dimension(name):
     found = set()
     for seed in range(10):

@@ -348,6 +348,8 @@ def test_thresholds_of_the_docs_are_those_of_the_code():
     assert f"a factor above {verdict.SAME_UNITS:g}," in atlas
     assert f"scatter above {verdict.SURFACE:g} of" in atlas
     assert f"factor {verdict.AS_PREDICTED:g}," in help_page
+    few = f"fewer than {verdict.SHAPE_POINTS} public points for each column"
+    assert f"{few} (of at most {verdict.SHAPE_COLUMNS})" in help_page
     assert f"fall to {verdict.GAIN:g} of raw or less" in help_page
     assert f"distance to less than {verdict.NEARER:g} of what the queries reach alone" in help_page
     assert f"from the surface, below {verdict.NEARER:g} of what the public points reach alone" in atlas

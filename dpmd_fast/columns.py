@@ -227,10 +227,12 @@ def as_type(column: Any, dtype: np.dtype[Any]) -> Any:
     """Return an Arrow column as `dtype`; large integers and decimals are rounded, as NumPy does."""
     import pyarrow as pa
 
+    wanted = pa.from_numpy_dtype(dtype)
+    if column.type == wanted:
+        return column
     if pa.types.is_float16(column.type):  # for which older Arrow has no cast
         return pa.array(column.to_numpy(zero_copy_only=False).astype(dtype))
-    wanted = pa.from_numpy_dtype(dtype)
-    return column if column.type == wanted else column.cast(wanted, safe=False)
+    return column.cast(wanted, safe=False)
 
 
 def values(column: Any) -> Points:

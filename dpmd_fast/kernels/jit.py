@@ -118,9 +118,13 @@ _first_parallel_pid: int | None = None
 def resolve_threads(n_threads: int | None) -> int:
     """Return the number of threads a kernel will use: all that Numba may use, or fewer if asked."""
     most = int(_config.NUMBA_NUM_THREADS)
-    if n_threads is None:
-        return min(int(numba.get_num_threads()), most)
-    return max(1, min(int(n_threads), most))
+    if n_threads is not None:
+        return max(1, min(int(n_threads), most))
+    try:
+        _threading_layer()
+    except ValueError:  # none is running: to ask for the number of its threads would start it
+        return most
+    return min(int(numba.get_num_threads()), most)
 
 
 @contextmanager

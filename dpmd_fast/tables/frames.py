@@ -33,11 +33,13 @@ from dpmd_fast.columns import (
 )
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.status import FAILED, Codes, words_of
-from dpmd_fast.tables.protocol import RowCleaner, called, check_rows, has_deviations
+from dpmd_fast.tables.protocol import RowCleaner, called, check_rows, has_deviations, takes_missing
 
 _ROWS = 1 << 16  # read and moved at a time
 _WIDE = np.dtype(np.float64)
 _NO_VALUES = ("null", "null[pyarrow]", "Null")  # types of columns in which every value is missing
+
+_LARGEST = {number: float(np.finfo(number).max) for number in (np.float32, np.float64)}
 
 Chosen = dict[int, Number]  # position of each column that is cleaned, in the order of the model, and its type
 
@@ -132,8 +134,11 @@ class ArrowTransform:
         if deviation_suffix is not None:
             self.schema, self.added = _with_deviations(self.schema, self._chosen, deviation_suffix, what)
 
-    def __call__(self, part: Any, n_threads: int | None) -> tuple[Any, Codes]:
-        """Return the cleaned table or batch, and a status code for each row."""
+    def __call__(self, part: Any, n_threads: int | None, first_row: int = 0) -> tuple[Any, Codes]:
+        """Return the cleaned table or batch, and a status code for each row.
+
+        Messages call the first row `first_row`.
+        """
         import pyarrow as pa
 
         whole = part if isinstance(part, pa.Table) else pa.Table.from_batches([part])
@@ -141,10 +146,19 @@ class ArrowTransform:
         blocks = (arrow_block(piece.columns, _WIDE) for piece in pieces)
         columns = list(part.columns)
         cleaned = _cleaned(
-            self._cleaner, blocks, part.num_rows, self._chosen, n_threads, self._what, bool(self.added)
+            self._cleaner,
+            blocks,
+            part.num_rows,
+            self._chosen,
+            n_threads,
+            self._what,
+            bool(self.added),
+            first_row,
         )
+        gaps = self._cleaner.missing != "refuse"
         for position, column in zip(self._chosen, cleaned.columns, strict=True):
-            columns[position] = arrow_array(column, nan_is_null=self.schema.field(position).nullable)
+            nan_is_null = gaps and self.schema.field(position).nullable
+            columns[position] = arrow_array(column, nan_is_null=nan_is_null)
         deviations = sorted(zip(self._chosen, cleaned.deviations, strict=False))  # none unless asked for
         columns += [arrow_array(column, nan_is_null=True) for _, column in deviations]
         return type(part).from_arrays(columns, schema=self.schema), cleaned.codes
@@ -188,24 +202,51 @@ def _transform_reader(cleaner: RowCleaner, reader: Any, n_threads: int | None, r
 
 
 def _transform_pandas(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
-    what, names = called(cleaner), [str(name) for name in frame.columns]
-    types = list(frame.dtypes)
-    if cleaner.kind != "atlas":
+    what, labels, before = called(cleaner), frame.columns, list(frame.dtypes)
+    types = before.copy()
+    names = [str(label) for label in labels]
+    by_label = labels.is_unique  # by position it takes five times as long
+
+    def column_at(place: int) -> Any:
+        return frame[labels[place]] if by_label else frame.iloc[:, place]
+
+    if takes_missing(cleaner) and object in types:
         for place in cleaned_places(cleaner, names, what):
-            types[place] = _type_of(frame.iloc[:, place])
+            types[place] = _type_of(column_at(place))
     chosen = _choose(cleaner, names, types, pandas_number_type, what)
+    if _is_array(frame, types, chosen):
+        return _transform_numpy_frame(cleaner, frame, n_threads, what)
     blank = np.full(len(frame), np.nan)
     arrays = [
-        blank if str(types[place]) == _NO_VALUES[0] else pandas_values(frame.iloc[:, place])
-        for place in chosen
+        blank if str(types[place]) == _NO_VALUES[0] else pandas_values(column_at(place)) for place in chosen
     ]
     single = set(chosen.values()) == {np.float32}
     blocks = pandas_blocks(arrays, len(frame), np.dtype(np.float32) if single else _WIDE, _ROWS)
     cleaned = _cleaned(cleaner, blocks, len(frame), chosen, n_threads, what)
     out = frame.copy(deep=False)
     for position, column in zip(chosen, cleaned.columns, strict=True):
-        out.isetitem(position, _as_pandas(column, frame.dtypes.iloc[position]))
+        out.isetitem(position, _as_pandas(column, before[position]))
     return out, cleaned.codes
+
+
+def _is_array(frame: Any, types: list[Any], chosen: Chosen) -> bool:
+    """Return True for a frame that is one array of floats, with the columns of the model in their order."""
+    first = types[0]
+    if not isinstance(first, np.dtype) or first not in (np.float32, np.float64):
+        return False
+    whole = types.count(first) == len(types) and list(chosen) == list(range(len(types)))
+    return whole and type(frame) is sys.modules["pandas"].DataFrame
+
+
+def _transform_numpy_frame(
+    cleaner: RowCleaner, frame: Any, n_threads: int | None, what: str
+) -> tuple[Any, Codes]:
+    """Clean a frame that is one array, without a look at each column: of one row that takes longest."""
+    points = frame.to_numpy()
+    check_rows(cleaner, what, points)
+    moved, codes = cleaner.move(points, n_threads, what)
+    out = type(frame)(moved, index=frame.index, columns=frame.columns, copy=False)
+    return out.__finalize__(frame), codes
 
 
 def _type_of(column: Any) -> Any:
@@ -249,13 +290,15 @@ def schema_after(schema: Any, chosen: Chosen) -> Any:
     """Return the schema with the types of the moved columns."""
     import pyarrow as pa
 
-    fields = list(schema)
+    types, fields = schema.types, list(schema)
+    wanted = {number: pa.from_numpy_dtype(number) for number in set(chosen.values())}
     changed = {}
     for position, number in chosen.items():
-        wanted = pa.from_numpy_dtype(number)
-        if fields[position].type != wanted:
+        if types[position] != wanted[number]:
             changed[fields[position].name] = str(np.dtype(number))
-            fields[position] = fields[position].with_type(wanted)
+            fields[position] = fields[position].with_type(wanted[number])
+    if not changed:
+        return schema
     return pa.schema(fields, metadata=_metadata_after(schema.metadata, changed))
 
 
@@ -284,8 +327,10 @@ def _choose(
     what: str,
 ) -> Chosen:
     """Return the columns of a table that are cleaned, or refuse the table."""
-    found = {place: number_type(types[place]) for place in cleaned_places(cleaner, names, what)}
-    if cleaner.kind != "atlas":
+    places = cleaned_places(cleaner, names, what)
+    numbers = {kind: number_type(kind) for kind in {types[place] for place in places}}
+    found = {place: numbers[types[place]] for place in places}
+    if takes_missing(cleaner):
         found.update({place: np.float64 for place in found if str(types[place]) in _NO_VALUES})
     chosen = {place: number for place, number in found.items() if number is not None}
     if len(chosen) < len(found):
@@ -302,15 +347,16 @@ def _cleaned(
     n_threads: int | None,
     what: str,
     deviations: bool = False,
+    first_row: int = 0,
 ) -> _Cleaned:
     """Return the cleaned columns of all blocks together."""
     columns: list[Points] = [np.empty(rows, dtype=number) for number in chosen.values()]
     spreads: list[Points] = [np.empty_like(column) for column in columns] if deviations else []
     status = np.empty(rows, np.int8)
-    most = np.array([np.finfo(number).max for number in chosen.values()], dtype=np.float64)
+    most = np.array([_LARGEST[number] for number in chosen.values()])
     start = 0
     for block in blocks:
-        check_rows(cleaner, what, block)
+        check_rows(cleaner, what, block, first_row + start)
         part = slice(start, start + len(block))
         if deviations:
             assert has_deviations(cleaner)

@@ -95,7 +95,7 @@ def _run(components, Z, means, spreads, densities, n_threads, bits=_NO_BITS):
 
 def _by_pattern(Z: np.ndarray) -> np.ndarray:
     """Return an order of rows in which those with the same missing columns follow each other."""
-    if len(Z) == 1 or not np.isnan(Z.min()):
+    if len(Z) < 2 or not np.isnan(Z.min()):
         return np.arange(len(Z))
     gone = np.isnan(Z)
     some = gone.any(axis=1)

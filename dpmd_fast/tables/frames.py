@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from dpmd_fast.arguments import Points, shown
 from dpmd_fast.columns import (
     Number,
     arrow_array,
-    arrow_block,
     arrow_number_type,
+    arrow_points,
     is_arrow,
     is_of,
     is_pandas,
@@ -36,12 +37,17 @@ from dpmd_fast.status import FAILED, Codes, words_of
 from dpmd_fast.tables.protocol import RowCleaner, called, check_rows, has_deviations, takes_missing
 
 _ROWS = 1 << 16  # read and moved at a time
+_FEW = 1000  # rows of a frame that may be copied to see what it is
 _WIDE = np.dtype(np.float64)
 _NO_VALUES = ("null", "null[pyarrow]", "Null")  # types of columns in which every value is missing
 
 _LARGEST = {number: float(np.finfo(number).max) for number in (np.float32, np.float64)}
 
 Chosen = dict[int, Number]  # position of each column that is cleaned, in the order of the model, and its type
+
+# Schema of the last table that a cleaner got, its columns that are cleaned, and the schema of the result: to
+# find them takes longer than to clean a row.
+_layouts: WeakKeyDictionary[RowCleaner, tuple[Any, Chosen, Any]] = WeakKeyDictionary()
 
 
 class _Cleaned(NamedTuple):
@@ -128,8 +134,11 @@ class ArrowTransform:
         self, cleaner: RowCleaner, schema: Any, what: str, deviation_suffix: str | None = None
     ) -> None:
         self._cleaner, self._what = cleaner, what
-        self._chosen = _choose(cleaner, schema.names, schema.types, arrow_number_type, what)
-        self.schema = schema_after(schema, self._chosen)
+        before, self._chosen, self.schema = _layouts.get(cleaner) or (None, {}, None)
+        if before is None or not before.equals(schema, check_metadata=True):
+            self._chosen = _choose(cleaner, schema.names, schema.types, arrow_number_type, what)
+            self.schema = schema_after(schema, self._chosen)
+            _layouts[cleaner] = schema, self._chosen, self.schema
         self.added: tuple[str, ...] = ()
         if deviation_suffix is not None:
             self.schema, self.added = _with_deviations(self.schema, self._chosen, deviation_suffix, what)
@@ -141,10 +150,13 @@ class ArrowTransform:
         """
         import pyarrow as pa
 
-        whole = part if isinstance(part, pa.Table) else pa.Table.from_batches([part])
-        pieces = whole.select(list(self._chosen)).to_batches(max_chunksize=_ROWS)
-        blocks = (arrow_block(piece.columns, _WIDE) for piece in pieces)
-        columns = list(part.columns)
+        taken = part.select(list(self._chosen))
+        if not isinstance(part, pa.RecordBatch) or len(part) > _ROWS:
+            whole = taken if isinstance(taken, pa.Table) else pa.Table.from_batches([taken])
+            pieces = whole.to_batches(max_chunksize=_ROWS)
+        else:
+            pieces = [taken]
+        blocks = (arrow_points(piece, _WIDE) for piece in pieces)
         cleaned = _cleaned(
             self._cleaner,
             blocks,
@@ -155,6 +167,7 @@ class ArrowTransform:
             bool(self.added),
             first_row,
         )
+        columns = [None if place in self._chosen else part.column(place) for place in range(part.num_columns)]
         gaps = self._cleaner.missing != "refuse"
         for position, column in zip(self._chosen, cleaned.columns, strict=True):
             nan_is_null = gaps and self.schema.field(position).nullable
@@ -202,20 +215,24 @@ def _transform_reader(cleaner: RowCleaner, reader: Any, n_threads: int | None, r
 
 
 def _transform_pandas(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
-    what, labels, before = called(cleaner), frame.columns, list(frame.dtypes)
-    types = before.copy()
+    what, labels = called(cleaner), frame.columns
     names = [str(label) for label in labels]
+    places = cleaned_places(cleaner, names, what)
+    if places == [*range(len(names))] and (points := _one_array(frame)) is not None:
+        check_rows(cleaner, what, points)
+        moved, codes = cleaner.move(points, n_threads, what)
+        return type(frame)(moved, index=frame.index, columns=labels, copy=False).__finalize__(frame), codes
+    before = list(frame.dtypes)
+    types = before.copy()
     by_label = labels.is_unique  # by position it takes five times as long
 
     def column_at(place: int) -> Any:
         return frame[labels[place]] if by_label else frame.iloc[:, place]
 
     if takes_missing(cleaner) and object in types:
-        for place in cleaned_places(cleaner, names, what):
+        for place in places:
             types[place] = _type_of(column_at(place))
     chosen = _choose(cleaner, names, types, pandas_number_type, what)
-    if _is_array(frame, types, chosen):
-        return _transform_numpy_frame(cleaner, frame, n_threads, what)
     blank = np.full(len(frame), np.nan)
     arrays = [
         blank if str(types[place]) == _NO_VALUES[0] else pandas_values(column_at(place)) for place in chosen
@@ -229,24 +246,18 @@ def _transform_pandas(cleaner: RowCleaner, frame: Any, n_threads: int | None) ->
     return out, cleaned.codes
 
 
-def _is_array(frame: Any, types: list[Any], chosen: Chosen) -> bool:
-    """Return True for a frame that is one array of floats, with the columns of the model in their order."""
-    first = types[0]
-    if not isinstance(first, np.dtype) or first not in (np.float32, np.float64):
-        return False
-    whole = types.count(first) == len(types) and list(chosen) == list(range(len(types)))
-    return whole and type(frame) is sys.modules["pandas"].DataFrame
+def _one_array(frame: Any) -> Points | None:
+    """Return the values of a small frame that pandas keeps as one array of floats, None of any other.
 
-
-def _transform_numpy_frame(
-    cleaner: RowCleaner, frame: Any, n_threads: int | None, what: str
-) -> tuple[Any, Codes]:
-    """Clean a frame that is one array, without a look at each column: of one row that takes longest."""
-    points = frame.to_numpy()
-    check_rows(cleaner, what, points)
-    moved, codes = cleaner.move(points, n_threads, what)
-    out = type(frame)(moved, index=frame.index, columns=frame.columns, copy=False)
-    return out.__finalize__(frame), codes
+    For few rows: to look at the type of every column takes longer than to clean them. If pandas gives the
+    same memory twice, there is nothing but one array, hence one type; a single column may be of any kind.
+    """
+    if type(frame) is not sys.modules["pandas"].DataFrame or len(frame) > _FEW or frame.shape[1] < 2:
+        return None
+    points: Points = frame.to_numpy()
+    if points.dtype not in (np.float32, np.float64) or not len(points):
+        return None
+    return points if points.ctypes.data == frame.to_numpy().ctypes.data else None
 
 
 def _type_of(column: Any) -> Any:
@@ -350,10 +361,13 @@ def _cleaned(
     first_row: int = 0,
 ) -> _Cleaned:
     """Return the cleaned columns of all blocks together."""
-    columns: list[Points] = [np.empty(rows, dtype=number) for number in chosen.values()]
+    numbers_of = list(chosen.values())
+    table = np.empty((len(chosen), rows)) if set(numbers_of) == {np.float64} else None  # all columns at once
+    columns: list[Points] = [np.empty(rows, number) for number in numbers_of] if table is None else [*table]
     spreads: list[Points] = [np.empty_like(column) for column in columns] if deviations else []
     status = np.empty(rows, np.int8)
-    most = np.array([_LARGEST[number] for number in chosen.values()])
+    most = np.array([_LARGEST[number] for number in numbers_of])
+    least = min(most)
     start = 0
     for block in blocks:
         check_rows(cleaner, what, block, first_row + start)
@@ -363,15 +377,18 @@ def _cleaned(
             moved, spread, status[part] = cleaner.move_with_deviations(block, n_threads, what)
         else:
             moved, status[part] = cleaner.move(block, n_threads, what)
-        within = np.abs(moved) <= most
-        if cleaner.missing != "refuse":
-            within |= np.isnan(moved)  # still missing
-        beyond = ~within.all(axis=1)
-        if beyond.any():
+        if len(moved) and not (-least <= moved.min() and moved.max() <= least):  # never true of NaN
+            within = np.abs(moved) <= most
+            if cleaner.missing != "refuse":
+                within |= np.isnan(moved)  # still missing
+            beyond = ~within.all(axis=1)
             moved[beyond] = block[beyond]
             status[part][beyond] = FAILED
-        for column, numbers in zip(columns, moved.T, strict=True):
-            column[part] = numbers
+        if table is not None:
+            table[:, part] = moved.T
+        else:
+            for column, numbers in zip(columns, moved.T, strict=True):
+                column[part] = numbers
         if deviations:
             known = (spread <= most) & ~np.isnan(moved) & (status[part] != FAILED)[:, None]
             for column, numbers in zip(spreads, np.where(known, spread, np.nan).T, strict=True):

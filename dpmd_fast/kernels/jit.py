@@ -228,8 +228,8 @@ def refuse_after_fork() -> None:
             layer = None
         if layer == "omp":
             raise RuntimeError(
-                "dpmd_fast kernels were used in the parent before this process was forked, and GNU OpenMP "
+                "parallel kernels were used in the parent before this process was forked, and GNU OpenMP "
                 "cannot run in such a child: start worker processes with the 'spawn' or 'forkserver' method, "
-                "or set NUMBA_THREADING_LAYER=workqueue"
+                "or set NUMBA_THREADING_LAYER=workqueue (only transforms need neither)"
             )
         _first_parallel_pid = pid

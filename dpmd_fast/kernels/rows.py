@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter
 
 from dpmd_fast.kernels.jit import resolve_threads
 
@@ -22,6 +22,7 @@ _FIRST = 64  # rows of which the caller takes the time before it asks for help
 _WORTH = 5e-4  # seconds of work for each thread that make up for waking it
 _LEAST = 2e-4  # seconds that a range of rows should take: the call of a kernel takes 1e-5
 _SHARE = 4  # ranges of each thread if all were as long as the next one; they get shorter toward the end
+_LOAD = "/proc/loadavg"
 
 Work = Callable[[int, int], object]
 
@@ -34,9 +35,9 @@ def each_row(work: Work, rows: int, n_threads: int | None = None) -> None:
     if n_threads == 1 or rows <= _FIRST:
         work(0, rows)
         return
-    start = time.perf_counter()
+    start = perf_counter()
     work(0, _FIRST)
-    each = (time.perf_counter() - start) / _FIRST
+    each = (perf_counter() - start) / _FIRST
     most = int(each * (rows - _FIRST) / _WORTH)
     count = min(most, resolve_threads(n_threads)) if most > 1 else 1
     if count == 1:
@@ -102,7 +103,7 @@ def idle_cores() -> int:
     """
     cores = os.cpu_count() or 1
     try:
-        file = os.open("/proc/loadavg", os.O_RDONLY)
+        file = os.open(_LOAD, os.O_RDONLY)
         try:
             running = int(os.read(file, 100).split()[3].partition(b"/")[0])
         finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -134,11 +134,11 @@ class ArrowTransform:
         self, cleaner: RowCleaner, schema: Any, what: str, deviation_suffix: str | None = None
     ) -> None:
         self._cleaner, self._what = cleaner, what
-        before, self._chosen, self.schema = _layouts.get(cleaner) or (None, {}, None)
-        if before is None or not before.equals(schema, check_metadata=True):
-            self._chosen = _choose(cleaner, schema.names, schema.types, arrow_number_type, what)
-            self.schema = schema_after(schema, self._chosen)
-            _layouts[cleaner] = schema, self._chosen, self.schema
+        known = _layouts.get(cleaner)
+        if known is None or not known[0].equals(schema, check_metadata=True):
+            chosen = _choose(cleaner, schema.names, schema.types, arrow_number_type, what)
+            known = _layouts[cleaner] = schema, chosen, schema_after(schema, chosen)
+        _, self._chosen, self.schema = known
         self.added: tuple[str, ...] = ()
         if deviation_suffix is not None:
             self.schema, self.added = _with_deviations(self.schema, self._chosen, deviation_suffix, what)
@@ -209,9 +209,14 @@ def _transform_reader(cleaner: RowCleaner, reader: Any, n_threads: int | None, r
             argument="return_status",
         )
     transform = ArrowTransform(cleaner, reader.schema, called(cleaner))
-    return pa.RecordBatchReader.from_batches(
-        transform.schema, (transform(batch, n_threads)[0] for batch in reader)
-    )
+
+    def batches() -> Iterator[Any]:
+        start = 0
+        for batch in reader:
+            yield transform(batch, n_threads, start)[0]
+            start += len(batch)
+
+    return pa.RecordBatchReader.from_batches(transform.schema, batches())
 
 
 def _transform_pandas(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
@@ -252,12 +257,10 @@ def _one_array(frame: Any) -> Points | None:
     For few rows: to look at the type of every column takes longer than to clean them. If pandas gives the
     same memory twice, there is nothing but one array, hence one type; a single column may be of any kind.
     """
-    if type(frame) is not sys.modules["pandas"].DataFrame or len(frame) > _FEW or frame.shape[1] < 2:
-        return None
-    points: Points = frame.to_numpy()
-    if points.dtype not in (np.float32, np.float64) or not len(points):
-        return None
-    return points if points.ctypes.data == frame.to_numpy().ctypes.data else None
+    plain = type(frame) is sys.modules["pandas"].DataFrame and 0 < len(frame) <= _FEW
+    points: Points = frame.to_numpy() if plain and frame.shape[1] > 1 else np.empty(0, np.int8)
+    same = points.dtype in (np.float32, np.float64) and points.ctypes.data == frame.to_numpy().ctypes.data
+    return points if same else None
 
 
 def _type_of(column: Any) -> Any:

@@ -18,8 +18,8 @@ from time import perf_counter
 
 from dpmd_fast.kernels.jit import resolve_threads
 
-# Rows for which kernels keep Python's lock. Four threads that transform one row at a time, their 99th percentile
-# over that of one: 1 to 3 for an atlas with the lock, 30 to 60 without (10 columns; benchmarks/latency.py).
+# Rows for which kernels keep Python's lock. Four threads with one row at a time, their 99th percentile over
+# that of one: 1 to 3 for an atlas with the lock, 30 to 60 without (10 columns; benchmarks/latency.py).
 FEW = 16
 _FIRST = 64  # rows of which the caller takes the time before it asks for help
 _WORTH = 5e-4  # seconds of work for each thread that make up for waking it

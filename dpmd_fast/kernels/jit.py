@@ -32,11 +32,17 @@ JIT_DISABLED = bool(_config.DISABLE_JIT)
 prange = numba.prange
 
 
-def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
-    """Compile `function` in nopython mode, to be called from Python or from other kernels."""
+def kernel(
+    function: Callable[..., Any] | None = None, *, parallel: bool = False, keeps_lock: bool = False
+) -> Any:
+    """Compile `function` in nopython mode, to be called from Python or from other kernels.
+
+    It runs without Python's lock, so that other threads go on meanwhile, unless it `keeps_lock`: for work of
+    microseconds, after which it would have to wait for the lock as long as other threads please.
+    """
     if function is None:
-        return functools.partial(kernel, parallel=parallel)
-    return _compiled(function, parallel=parallel)
+        return functools.partial(kernel, parallel=parallel, keeps_lock=keeps_lock)
+    return _compiled(function, parallel=parallel, nogil=not keeps_lock)
 
 
 def device(function: Callable[..., Any] | None = None, *, inline: bool = False, generic: bool = False) -> Any:
@@ -56,9 +62,9 @@ def device(function: Callable[..., Any] | None = None, *, inline: bool = False, 
     return _compiled(function, cache=not generic, **options)
 
 
-def _compiled(function: Callable[..., Any], *, cache: bool = True, **options: Any) -> Any:
+def _compiled(function: Callable[..., Any], *, cache: bool = True, nogil: bool = True, **options: Any) -> Any:
     """Compile `function`, and cache it if that is allowed and Numba finds a folder it can write."""
-    compiler = functools.partial(_njit, nogil=True, error_model="numpy", **options)
+    compiler = functools.partial(_njit, nogil=nogil, error_model="numpy", **options)
     if cache and os.environ.get(_SWITCH, "1") != "0":
         try:
             return _keyed(compiler(cache=True)(function))
@@ -118,9 +124,13 @@ _first_parallel_pid: int | None = None
 def resolve_threads(n_threads: int | None) -> int:
     """Return the number of threads a kernel will use: all that Numba may use, or fewer if asked."""
     most = int(_config.NUMBA_NUM_THREADS)
-    if n_threads is None:
-        return min(int(numba.get_num_threads()), most)
-    return max(1, min(int(n_threads), most))
+    if n_threads is not None:
+        return max(1, min(int(n_threads), most))
+    try:
+        _threading_layer()
+    except ValueError:  # none is running: to ask for the number of its threads would start it
+        return most
+    return min(int(numba.get_num_threads()), most)
 
 
 @contextmanager
@@ -224,8 +234,8 @@ def refuse_after_fork() -> None:
             layer = None
         if layer == "omp":
             raise RuntimeError(
-                "dpmd_fast kernels were used in the parent before this process was forked, and GNU OpenMP "
+                "parallel kernels were used in the parent before this process was forked, and GNU OpenMP "
                 "cannot run in such a child: start worker processes with the 'spawn' or 'forkserver' method, "
-                "or set NUMBA_THREADING_LAYER=workqueue"
+                "or set NUMBA_THREADING_LAYER=workqueue (only transforms need neither)"
             )
         _first_parallel_pid = pid

@@ -21,6 +21,7 @@ from dpmd_fast.atomic import atomic_write
 from dpmd_fast.columns import CHOOSE, arrow_block, arrow_number_type, checked_columns, places_of, quoted
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.tables.formats import Incoming, explained, format_of, open_batches, open_writer
+from dpmd_fast.tables.nulls import refuse_nulls
 from dpmd_fast.tables.protocol import Model, RowCleaner, cleaner_of
 from dpmd_fast.tables.rewrite import CleaningRewriter, PointsRewriter, Rewriter, run
 
@@ -42,7 +43,7 @@ def transform_file(
     target: str | os.PathLike[str],
     *,
     noise: Any = None,
-    on_missing: str = "fill",
+    on_missing: str | None = None,
     deviation_suffix: str | None = None,
     status_column: str | None = None,
     overwrite: bool = False,
@@ -61,9 +62,10 @@ def transform_file(
         rows.
     noise : number, array or mapping, optional
         For a mixture, which needs it: see `Mixture.transform`.
-    on_missing : {"fill", "keep", "refuse"}
-        For a mixture: what becomes of missing values, which are nulls, NaN and the empty cells of a CSV file.
-        Those that are kept become nulls, and NaN in .npy. An atlas refuses missing values.
+    on_missing : {"fill", "keep", "refuse"}, optional
+        What becomes of missing values, which are nulls, NaN and the empty cells of a CSV file: see the
+        model's `transform`. By default a mixture fills them in, and an atlas refuses them. Those that are
+        kept become nulls, and NaN in .npy.
     deviation_suffix : str, optional
         For a mixture and a table: adds a column with the posterior deviation of each cleaned column, under
         the column's name with this suffix; after all columns and before the status.
@@ -88,6 +90,7 @@ def transform_file(
     n_threads = checked_threads(n_threads)
     cleaner = cleaner_of(model, noise, on_missing)
     check_pair(read, written, status_column, deviation_suffix)
+    refuse_nulls(read, cleaner)
     numbers = _numbers(cleaner, read)
     return _rewrite(
         read,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.rows import FEW, each_row
 from dpmd_fast.kernels.sums.clip import Clipping, clip
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.tiles import add_gram
@@ -31,9 +32,9 @@ def inside_coordinates(
     Y: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
     """Return the coordinates of `subspace_coordinates`, to the last bit, without what is outside."""
-    inside = np.empty((len(Y), basis.shape[1]))
-    with threads(n_threads):
-        _inside(np.ascontiguousarray(Y, dtype=np.float64), center, basis, inside)
+    points, inside = np.ascontiguousarray(Y, dtype=np.float64), np.empty((len(Y), basis.shape[1]))
+    project = _inside_few if len(Y) <= FEW else _inside
+    each_row(lambda first, last: project(points, center, basis, inside, first, last), len(Y), n_threads)
     return inside
 
 
@@ -41,9 +42,10 @@ def subspace_points(
     X: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
     """Return the points m + V x (n, D) with coordinates `X` (n, q)."""
-    out = np.empty((len(X), len(center)))
-    with threads(n_threads):
-        _points(np.ascontiguousarray(X, dtype=np.float64), center, np.ascontiguousarray(basis.T), out)
+    points, out = np.ascontiguousarray(X, dtype=np.float64), np.empty((len(X), len(center)))
+    across = np.ascontiguousarray(basis.T)
+    lift = _points_few if len(X) <= FEW else _points
+    each_row(lambda first, last: lift(points, center, across, out, first, last), len(X), n_threads)
     return out
 
 
@@ -71,10 +73,15 @@ def _project(Y, i, center, basis, inside):
             inside[i, e] += value * basis[k, e]
 
 
-@kernel(parallel=True)
-def _inside(Y, center, basis, inside):
-    for i in prange(len(Y)):
-        _project(Y, np.int64(i), center, basis, inside)
+@kernel
+def _inside(Y, center, basis, inside, first, last):
+    for i in range(first, last):
+        _project(Y, i, center, basis, inside)
+
+
+@kernel(keeps_lock=True)
+def _inside_few(Y, center, basis, inside, first, last):
+    _inside(Y, center, basis, inside, first, last)
 
 
 @kernel(parallel=True)
@@ -90,17 +97,22 @@ def _coordinates(Y, center, basis, inside, outside):
             outside[i, k] = value
 
 
-@kernel(parallel=True)
-def _points(X, center, across, out):
-    n, q = X.shape
+@kernel
+def _points(X, center, across, out, first, last):
+    q = X.shape[1]
     D = len(center)
-    for i in prange(n):
+    for i in range(first, last):
         for k in range(D):
             out[i, k] = center[k]
         for e in range(q):
             value = X[i, e]
             for k in range(D):
                 out[i, k] += value * across[e, k]
+
+
+@kernel(keeps_lock=True)
+def _points_few(X, center, across, out, first, last):
+    _points(X, center, across, out, first, last)
 
 
 @device(inline=True)

@@ -23,7 +23,7 @@ def subspace_coordinates(
     n, D = Y.shape
     inside, outside = np.empty((n, basis.shape[1])), np.empty((n, D))
     with threads(n_threads):
-        _coordinates(np.ascontiguousarray(Y, dtype=np.float64), center, basis, inside, outside)
+        _coordinates(_contiguous(Y), _contiguous(center), _contiguous(basis), inside, outside)
     return inside, outside
 
 
@@ -33,7 +33,7 @@ def inside_coordinates(
     """Return the coordinates of `subspace_coordinates`, to the last bit, without what is outside."""
     inside = np.empty((len(Y), basis.shape[1]))
     with threads(n_threads):
-        _inside(np.ascontiguousarray(Y, dtype=np.float64), center, basis, inside)
+        _inside(_contiguous(Y), _contiguous(center), _contiguous(basis), inside)
     return inside
 
 
@@ -43,7 +43,7 @@ def subspace_points(
     """Return the points m + V x (n, D) with coordinates `X` (n, q)."""
     out = np.empty((len(X), len(center)))
     with threads(n_threads):
-        _points(np.ascontiguousarray(X, dtype=np.float64), center, np.ascontiguousarray(basis.T), out)
+        _points(_contiguous(X), _contiguous(center), _contiguous(basis.T), out)
     return out
 
 
@@ -56,8 +56,12 @@ def add_feature_block(
     chunks = -(-len(features) // _CHUNK)
     partial = np.zeros((chunks, width, width))
     with threads(n_threads, chunk=1):
-        _add(features, F, clipping, partial)
+        _add(_contiguous(features), F, clipping, partial)
     sums[0] += partial.sum(axis=0)
+
+
+def _contiguous(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=np.float64)
 
 
 @device

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from dpmd_fast.arguments import shown
 from dpmd_fast.errors import UserError, UserRuntimeError, UserValueError, either, text_of
 from dpmd_fast.privacy.guarantee import Guarantee, counted
+from dpmd_fast.privacy.ledger.last_debit import last_debit, note_debit
 from dpmd_fast.privacy.ledger.ledger import Ledger, Spend, Statement
 
 
@@ -46,6 +47,7 @@ class Receipt:
                 f"{os.fsdecode(path)} is written, but the ledger could not note it for spend "
                 f"{self.spend.id}: {_reason(error)}"
             ) from error
+        note_debit(f"what was spent paid for {os.fsdecode(path)}, which is complete")
 
 
 def open_account(ledger: Any, dataset: Any, seed: Any = None) -> LedgerAccount | None:
@@ -120,6 +122,7 @@ class Charge:
         self.guarantee = guarantee
         self.receipt: Receipt | None = None
         self._account = account
+        self._begun = False
         if account is None:
             return
         if guarantee.holds == "not private":
@@ -141,10 +144,25 @@ class Charge:
 
     def debit(self) -> None:
         """Make the debit; do nothing if it was made already or there is no ledger."""
-        if self._account is None or self.receipt is not None:
+        if self._begun:
+            return
+        self._begun = True
+        mu2 = f"mu^2 = {self.guarantee.mu**2:.9g}"
+        if self._account is None:
+            note_debit(f"a release without a ledger had begun: count {mu2} as spent")
             return
         ledger, dataset, _ = self._account
-        self.receipt = Receipt(ledger, ledger.spend(dataset, **self._order, **self._details))
+        # A signal may come between the entry in the ledger and the end of the call.
+        before = last_debit()
+        note_debit(f"{mu2} of data set {dataset!r} may be spent: dpmd-fast ledger show says whether")
+        try:
+            self.receipt = Receipt(ledger, ledger.spend(dataset, **self._order, **self._details))
+        except Exception:
+            self._begun = False
+            note_debit(before)
+            raise
+        spend = self.receipt.spend.id
+        note_debit(f"{mu2} of data set {dataset!r} stays spent (spend {spend}); no file is recorded for it")
 
     @contextmanager
     def covering(self) -> Iterator[None]:

@@ -1,0 +1,109 @@
+"""Code that is optimised once: a helper becomes part of the kernels that call it, and nothing by itself.
+
+Numba optimises each function that it compiles and makes machine code of it, and does so again inside of every
+function that it is linked with: what is called inside the loop of a parallel kernel goes through LLVM four times
+at least, and each level of helpers adds one. But only the kernel is ever called. So while a kernel is compiled,
+everything else stays as Numba emitted it, and is optimised as a part of the kernel. LLVM may not change a bit
+of what is computed: fastmath is never set.
+
+Only `kernels/jit.py` uses this. It holds on to internals of Numba, and `CAN_LINK` is False where they differ:
+kernels are then compiled as Numba does by itself, in about twice the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numba.core.codegen import JITCPUCodegen, JITCodeLibrary
+from numba.core.compiler import Compiler, CompileResult
+
+_USED = (
+    (JITCodeLibrary, "_optimize_final_module _finalize_final_module _finalize_dynamic_globals"),
+    (JITCodeLibrary, "_verify_declare_only_symbols get_pointer_to_function enable_object_caching codegen"),
+    (JITCPUCodegen, "create_library unserialize_library set_env"),
+    (Compiler, "_compile_core"),
+    (CompileResult, "_find_referenced_environments"),
+)
+CAN_LINK = __import__("os").environ.get("LINK","1")=="1" and all(hasattr(owner, name) for owner, names in _USED for name in names.split())
+
+
+class _Part(JITCodeLibrary):  # type: ignore[misc]
+    """Code that is linked with a kernel, and optimised there."""
+
+    @property
+    def codegen(self) -> Any:
+        return _WithoutEnvironment(self._codegen)
+
+    def get_pointer_to_function(self, name: str) -> int:
+        return 0  # there is no machine code, as for a function without a wrapper for Python
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+
+class _WithoutEnvironment:
+    """The code generator for a part: the environment of its function is set when the kernel is loaded."""
+
+    def __init__(self, codegen: Any) -> None:
+        self._codegen = codegen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codegen, name)
+
+    def set_env(self, name: str, environment: Any) -> None:
+        pass
+
+
+class KernelCompiler(Compiler):  # type: ignore[misc]
+    """Compiles a kernel as a whole, and what it calls as parts of it. Numba compiles in one thread at a time."""
+
+    def _compile_core(self) -> Any:
+        state = self.state
+        codegen = state.targetctx.codegen()
+        if state.library is None:
+            state.library = JITCodeLibrary(codegen, state.func_id.func_qualname)
+            state.library.enable_object_caching()
+        with _making_parts(codegen):
+            made = super()._compile_core()
+        for environment in made._find_referenced_environments():
+            codegen.set_env(environment.env_name, environment)
+        return made
+
+
+@contextmanager
+def _making_parts(codegen: Any) -> Iterator[None]:
+    """Make all further code a part, but not what comes from the cache."""
+    before = {name: codegen.__dict__.get(name) for name in ("create_library", "unserialize_library")}
+
+    def restore() -> None:
+        for name, value in before.items():
+            codegen.__dict__.pop(name, None)
+            if value is not None:
+                codegen.__dict__[name] = value
+
+    def divert() -> None:
+        codegen.__dict__.update(create_library=create, unserialize_library=unserialize)
+
+    def create(name: str, **options: Any) -> Any:
+        return _Part(codegen, name, **options)
+
+    def unserialize(serialized: Any) -> Any:
+        for name in before:
+            codegen.__dict__.pop(name, None)
+        try:
+            return codegen.unserialize_library(serialized)
+        finally:
+            divert()
+
+    divert()
+    try:
+        yield
+    finally:
+        restore()

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from dpmd_fast.errors import UserValueError
 
@@ -222,12 +222,20 @@ class _Child:
             self._process.wait()
 
 
-def _serve() -> None:
+def _serve() -> NoReturn:
     """Compile the kernels that come in, a group in a line; print each name, an empty line after a group."""
     from dpmd_fast.kernels.signatures import dispatcher_of, types_of
 
-    for line in sys.stdin:
-        for name in line.split():
+    lines: SimpleQueue[str] = SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            lines.put(line)
+        os._exit(0)  # no more work, or no parent: in the middle of a kernel, too
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        for name in lines.get().split():
             dispatcher_of(name).compile(types_of(name))
             print(name, flush=True)
         print(flush=True)

@@ -38,7 +38,7 @@ def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False
     """Compile `function` in nopython mode, to be called from Python or from other kernels."""
     if function is None:
         return functools.partial(kernel, parallel=parallel)
-    whole = {"pipeline_class": KernelCompiler} if CAN_LINK else {}
+    whole: dict[str, Any] = {"pipeline_class": KernelCompiler} if CAN_LINK else {}
     return _compiled(function, parallel=parallel, **whole)
 
 

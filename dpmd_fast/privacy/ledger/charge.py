@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from dpmd_fast.arguments import shown
 from dpmd_fast.errors import UserError, UserRuntimeError, UserValueError, either, text_of
 from dpmd_fast.privacy.guarantee import Guarantee, counted
-from dpmd_fast.privacy.ledger.last_debit import last_debit, note_debit
+from dpmd_fast.privacy.ledger.last_debit import note_debit
 from dpmd_fast.privacy.ledger.ledger import Ledger, Spend, Statement
 
 
@@ -147,22 +147,30 @@ class Charge:
         if self._begun:
             return
         self._begun = True
-        mu2 = f"mu^2 = {self.guarantee.mu**2:.9g}"
         if self._account is None:
-            note_debit(f"a release without a ledger had begun: count {mu2} as spent")
+            spent = self.guarantee.mu**2
+            note_debit(f"a release without a ledger had begun: count mu^2 = {spent:.9g} as spent")
             return
         ledger, dataset, _ = self._account
-        # A signal may come between the entry in the ledger and the end of the call.
-        before = last_debit()
-        note_debit(f"{mu2} of data set {dataset!r} may be spent: dpmd-fast ledger show says whether")
         try:
             self.receipt = Receipt(ledger, ledger.spend(dataset, **self._order, **self._details))
         except Exception:
             self._begun = False
-            note_debit(before)
             raise
-        spend = self.receipt.spend.id
-        note_debit(f"{mu2} of data set {dataset!r} stays spent (spend {spend}); no file is recorded for it")
+        except BaseException:  # a signal; it may have come after the entry in the ledger
+            self._note_if_entered(self._account)
+            raise
+        _note(self.receipt.spend)
+
+    def _note_if_entered(self, account: LedgerAccount) -> None:
+        """Look into the ledger for a debit of this process that was not there before."""
+        note_debit(f"a debit of data set {account.dataset!r} may have been made: see dpmd-fast ledger show")
+        known = {spend.id for spend in account.statement.history}
+        found = account.ledger.statement(account.dataset).history
+        new = [spend for spend in found if spend.id not in known and spend.pid == os.getpid()]
+        note_debit(None)
+        for spend in new:
+            _note(spend)
 
     @contextmanager
     def covering(self) -> Iterator[None]:
@@ -177,6 +185,13 @@ class Charge:
                 f"the release failed after its debit, and mu^2 = {spend.mu2:.9g} of data set "
                 f"{spend.dataset!r} stays spent (spend {spend.id}): {_reason(error)}"
             ) from error
+
+
+def _note(spend: Spend) -> None:
+    note_debit(
+        f"mu^2 = {spend.mu2:.9g} of data set {spend.dataset!r} stays spent (spend {spend.id}); no file is "
+        "recorded for it"
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -123,8 +123,9 @@ def table(moments: int = 10) -> Any:
                     with tempfile.TemporaryDirectory() as empty:
                         done = interrupted(folder, number, after, warm if kind == "warm" else empty)
                     yield (
-                        f"{kind} {signal.Signals(number).name:8} after {after:5.1f} s: ended in {done.seconds:4.2f} s, "
-                        f"code {done.code:4}, spends {done.spends}, file {done.file!s:5}, left {done.left}, "
+                        f"{kind} {signal.Signals(number).name:8} after {after:5.1f} s: "
+                        f"ended in {done.seconds:4.2f} s, code {done.code:4}, spends {done.spends}, "
+                        f"file {done.file!s:5}, left {done.left}, "
                         f"{'honest' if done.honest else 'NOT HONEST'}: {done.said[-90:]}"
                     )
 

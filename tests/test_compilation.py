@@ -1,4 +1,4 @@
-"""Kernels are ready before anything is spent: all of them are named, and waiting for them can be interrupted."""
+"""Kernels are ready before anything is spent: all of them are named, and the wait can be interrupted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from interrupts import SIGNALS, interrupted, make_files
+from interrupts import SIGNALS, compiling, interrupted, make_files
 
 import dpmd_fast
 from dpmd_fast import Budget, compilation, release_moments
@@ -215,7 +215,8 @@ WARM = """
     told = []
     with events.install_recorder("numba:compile") as seen, compilation.reporting(lambda *n: told.append(n)):
         compilation.ensure("noise")
-    hits = [sum(dispatcher_of(name).stats.cache_hits.values()) for group in groups_of("noise") for name in group]
+    kernels = [dispatcher_of(name) for group in groups_of("noise") for name in group]
+    hits = [sum(kernel.stats.cache_hits.values()) for kernel in kernels]
     print(json.dumps([told, len(seen.buffer), hits]))
 """
 
@@ -240,7 +241,7 @@ def test_without_a_cache_this_process_compiles(tmp_path):
 
 @compiled
 def test_this_process_compiles_where_no_other_can_be_started(tmp_path):
-    told, own, hits = run(
+    told, own, _ = run(
         WARM.replace("told = []", "import sys; sys.executable = '/nowhere'; told = []"),
         NUMBA_CACHE_DIR=str(tmp_path),
     )
@@ -281,16 +282,12 @@ def test_the_wait_ends_at_once_and_leaves_no_process(tmp_path, number):
     )
     assert process.stdout.readline().startswith("0 ")
     time.sleep(2.0)  # the others are in the compiler
-    from interrupts import compiling
-
     assert compiling(str(tmp_path)) > 0
     start = time.perf_counter()
     process.send_signal(number)
     assert process.wait(timeout=60) != 0
     assert time.perf_counter() - start < 5.0
-    deadline = (
-        time.perf_counter() + 20.0
-    )  # after SIGTERM, which Python does not catch, they notice by themselves
+    deadline = time.perf_counter() + 20.0  # SIGTERM ends Python without a word: they notice by themselves
     while compiling(str(tmp_path)) and time.perf_counter() < deadline:
         time.sleep(0.1)
     assert compiling(str(tmp_path)) == 0

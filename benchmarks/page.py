@@ -23,7 +23,7 @@ this page from what these commands write to `benchmarks/results` (minutes: when 
 | --- | --- | --- |
 | `make bench` | the asv suites at small sizes: kernels, start, fit, release, transform, noise, ledger | 4 |
 | `make bench-full` | the same at the sizes of `make compare`, and compilation from nothing | 60 |
-| `make compare` | ratios to seven other packages, both sides in one run; the first result with an empty cache | 20 |
+| `make compare` | ratios to seven other packages, both sides in one run; first results, cold | 20 |
 | `make scaling` | time and peak memory against n, D, m, K and threads, with fitted exponents | 10 |
 | `make limits` | stages beside the rates of DGEMM, memory and the stream cipher | 2 |
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from llvmlite.binding import Linkage
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler import Compiler, CompileResult
 
@@ -28,6 +29,7 @@ _USED = (
     (Compiler, "_compile_core"),
     (CompileResult, "_find_referenced_environments"),
 )
+_RUNTIME = ("NRT_", "nrt_")  # reference counts, which Numba finds by their names; the same in all processes
 CAN_LINK = all(hasattr(owner, name) for owner, names in _USED for name in names.split())
 
 
@@ -48,6 +50,21 @@ class _Part(JITCodeLibrary):
         self._finalize_dynamic_globals()
         self._verify_declare_only_symbols()
         self._finalized = True
+
+
+class _Whole(JITCodeLibrary):
+    """A kernel and its parts, of which only the kernel has a name that others see.
+
+    Numba numbers functions in the order in which a process compiles them, and names code by these numbers.
+    Kernels that were compiled by different processes and are loaded by one would take each other's parts.
+    """
+
+    def _optimize_final_module(self) -> None:
+        for function in self._final_module.functions:
+            shared = function.linkage == Linkage.linkonce_odr and not function.is_declaration
+            if shared and not function.name.startswith(_RUNTIME):
+                function.linkage = Linkage.internal
+        super()._optimize_final_module()
 
 
 class _WithoutEnvironment:
@@ -73,7 +90,7 @@ class KernelCompiler(Compiler):
         state = self.state
         codegen = state.targetctx.codegen()
         if state.library is None:
-            state.library = JITCodeLibrary(codegen, state.func_id.func_qualname)
+            state.library = _Whole(codegen, state.func_id.func_qualname)
             state.library.enable_object_caching()
         with _making_parts(codegen):
             made = super()._compile_core()

@@ -1,12 +1,13 @@
-"""Code that is optimised once: a helper becomes part of the kernels that call it, and nothing by itself.
+"""Parallel kernels that are optimised once, and helpers without machine code of their own.
 
-Numba optimises each function that it compiles and makes machine code of it, and does so again inside of every
-function that it is linked with: what the loop of a parallel kernel calls goes through LLVM four times, and
-each level of helpers adds one. But only the kernel is ever called. So while a kernel is compiled, everything
-else stays as Numba emitted it, and is optimised as a part of the kernel. Bits stay the same: LLVM may not
+Numba makes three functions of a parallel loop, each of them around the other, optimises each with all that it
+calls, and makes machine code of each, as of every helper below. But only the kernel is ever called. So while
+a kernel is compiled, everything else is kept as code to be linked: helpers optimised as Numba does it, the
+shells around the loop not at all, as they are optimised with the kernel. Bits stay the same: LLVM may not
 re-order floating point, as fastmath is never set.
 
-All kernels together: 203 processor seconds before, 84 after (benchmarks/cold_start.py --only kernels).
+Leaving the helpers to the optimisation of the kernel, too, would halve what is left. With LLVM as of llvmlite
+0.50 its loop vectoriser then compiled a loop of `posterior` wrongly, so they are not.
 
 Only `kernels/jit.py` uses this. It relies on internals of Numba. Where they differ, `CAN_LINK` is False and
 kernels are compiled as Numba does by itself.
@@ -29,6 +30,8 @@ _USED = (
     (Compiler, "_compile_core"),
     (CompileResult, "_find_referenced_environments"),
 )
+_LOOPS = ("parfor_gufunc", "parallelgufuncwrapper", "GufuncWrapper")  # what Numba makes of a prange
+_SHARED = (Linkage.linkonce_any, Linkage.linkonce_odr, Linkage.weak_any, Linkage.weak_odr)
 _RUNTIME = ("NRT_", "nrt_")  # reference counts, which Numba finds by their names; the same in all processes
 CAN_LINK = all(hasattr(owner, name) for owner, names in _USED for name in names.split())
 
@@ -44,7 +47,8 @@ class _Part(JITCodeLibrary):
         return 0  # there is no machine code, as for a function without a wrapper for Python
 
     def _optimize_final_module(self) -> None:
-        pass
+        if not any(word in self.name for word in _LOOPS):
+            super()._optimize_final_module()
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
@@ -61,7 +65,7 @@ class _Whole(JITCodeLibrary):
 
     def _optimize_final_module(self) -> None:
         for function in self._final_module.functions:
-            shared = function.linkage == Linkage.linkonce_odr and not function.is_declaration
+            shared = function.linkage in _SHARED and not function.is_declaration
             if shared and not function.name.startswith(_RUNTIME):
                 function.linkage = Linkage.internal
         super()._optimize_final_module()

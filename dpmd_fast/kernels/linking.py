@@ -60,7 +60,7 @@ class _Whole(JITCodeLibrary):
     """A kernel and its parts, of which only the kernel has a name that others see.
 
     Numba numbers functions in the order in which a process compiles them, and names code by these numbers.
-    Kernels that were compiled by different processes and are loaded by one would take each other's parts.
+    Kernels that were compiled by different processes and are loaded by one could take each other's parts.
     """
 
     def _optimize_final_module(self) -> None:

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     folder: Path = parser.parse_args(arguments).output
     folder.mkdir(parents=True, exist_ok=True)
-    print("Compiling the kernels (up to a minute the first time on a machine) ...", flush=True)
+    print("Compiling the kernels (about a minute the first time on a machine) ...", flush=True)
     start = time.perf_counter()
     warmup("atlas", "paper")
     print(f"  ready after {time.perf_counter() - start:.1f} s", flush=True)

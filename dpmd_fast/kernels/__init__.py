@@ -3,7 +3,6 @@
 ::
 
     jit            the only caller of numba.njit: flags, cache, thread limits
-    linking        helpers optimised once, as parts of kernels
     signatures     types of all arguments and kernels of all routes, to compile ahead
     scratch        memory of which only a part is used
 

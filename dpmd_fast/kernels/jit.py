@@ -22,8 +22,6 @@ from typing import Any
 
 import numba
 
-from dpmd_fast.kernels.linking import CAN_LINK, KernelCompiler
-
 _config: Any = numba.config
 _threading_layer: Any = numba.threading_layer  # type: ignore[attr-defined]
 _njit: Any = numba.njit
@@ -38,8 +36,7 @@ def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False
     """Compile `function` in nopython mode, to be called from Python or from other kernels."""
     if function is None:
         return functools.partial(kernel, parallel=parallel)
-    whole: dict[str, Any] = {"pipeline_class": KernelCompiler} if CAN_LINK else {}
-    return _compiled(function, parallel=parallel, **whole)
+    return _compiled(function, parallel=parallel)
 
 
 def device(function: Callable[..., Any] | None = None, *, inline: bool = False) -> Any:

@@ -345,6 +345,6 @@ def place_products(X, rows, count, W, w0, width, j, groups, lanes, l0, out, U, u
 @device(inline=True)
 def round_up(rows, count):
     """Repeat the last of some rows up to a multiple of four."""
-    last = rows[count - 1] if count > 0 else 0
-    for i in range(count, 4 * ((count + 3) // 4)):  # without a load of what was just stored: see `linking`
-        rows[i] = last
+    while count % 4:
+        rows[count] = rows[count - 1]
+        count += 1

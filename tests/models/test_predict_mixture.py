@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from dpmd_fast import Budget, Preprocessor, plan, release_mixture
-from dpmd_fast.models.verdict import LEAST_SIGNAL
+from dpmd_fast.models.verdict import GAIN, LEAST_SIGNAL, SURE_GAIN, SURE_SIGNAL
 
 BUDGET = Budget(1.0, 1e-6)
 RNG = np.random.default_rng(0)
@@ -110,8 +110,13 @@ def test_many_queries_need_no_reference():
     many = weigh(noisy(people(5000, 1), 0.5), 1500)
     assert (many.verdict, many.model) == ("no gain", "nothing")
     assert "without any budget, by a method fitted to them" in many.advice
-    few = weigh(noisy(people(20, 1), 0.5), 1500)
+    few = weigh(noisy(people(20, 1), 0.5), 4000)
     assert few.verdict == "helps"
+    unsure = weigh(noisy(people(20, 1), 0.5), 1500)
+    assert unsure.signal_to_noise < SURE_SIGNAL < few.signal_to_noise
+    assert unsure.verdict == "no gain"
+    assert SURE_GAIN < unsure.predicted_error / min(unsure.raw_error, unsure.public_only_error) < GAIN
+    assert "but 1,500 records are so few that this may be wrong" in unsure.advice
 
 
 def test_noise_and_units():

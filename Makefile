@@ -31,11 +31,13 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 test: lint
+	$(BIN)/dpmd-fast warmup
 	$(PYTEST) -m "not slow"
 	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "kernels and not slow"
 	$(DOCTEST)
 
 test-all: lint
+	$(BIN)/dpmd-fast warmup
 	$(PYTEST)
 	NUMBA_DISABLE_JIT=1 $(PYTEST) -m kernels
 	$(DOCTEST)

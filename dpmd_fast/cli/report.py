@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from dpmd_fast.cli.checks import check_outputs, kind_of
 from dpmd_fast.cli.console import answer
@@ -103,6 +102,8 @@ def report_on(
     filled = isinstance(model, Mixture)
     points, _ = read_points(queries, model.column_names, most=SAMPLE, missing=filled or kept)
     if not filled and kept:
+        import numpy as np
+
         points = points[~np.isnan(points).any(axis=1)]
         if not len(points):
             raise UserValueError(f"{queries} has no row without missing values: a report needs at least one")

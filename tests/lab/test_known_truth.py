@@ -49,7 +49,8 @@ def test_errors_are_in_units_of_the_columns():
 
 def test_queries_are_not_references(data):
     profile = Profile(True, 1, data)
-    assert names_of_sets(profile) == ["nhanes", "toy"]
+    assert names_of_sets(profile) == ["nhanes", "toy"] * 2
+    assert [item["size"] for item in runs] == [0, 0, verdicts.FEW, verdicts.FEW]
     truth = load_truth(profile, "toy", 0)
     assert len(truth.clean) == 35
     assert len(truth.references) == 105

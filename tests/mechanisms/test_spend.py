@@ -449,7 +449,8 @@ def test_the_file_of_an_atlas_is_noted(ledger, tmp_path):
     assert (tmp_path / "fourth.dpmd").exists()
 
 
-def test_an_atlas_without_a_chart_stays_paid(ledger):
+def test_an_atlas_without_a_chart_stays_paid(ledger, monkeypatch):
+    monkeypatch.setattr("dpmd_fast.models.geometry.charts.OCCUPIED", 9.0)  # noise alone is above 3 at times
     far = Z + 1e4
     with pytest.raises(RuntimeError, match=r"stays spent \(spend 1\): no chart stands out"):
         release_atlas(Y, far, bandwidth=0.6, dim=1, budget=BUDGET, ledger=ledger, dataset="people")

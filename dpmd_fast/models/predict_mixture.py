@@ -195,11 +195,7 @@ def _sentence(made: MixturePrediction, word: str, n: int, budget: Budget, unit: 
     if made.raw_error == 0.0:
         return "The public points have neither noise nor missing values: there is nothing to clean."
     if made.predicted_error < GAIN * min(made.raw_error, made.public_only_error):
-        return (
-            change
-            + f"; but {n:,} records are so few that this may be wrong, and the public points alone reach "
-            f"{made.public_only_error:.3g} without any budget."
-        )
+        return change + f"; but {n:,} records are so few that this may be wrong by more than it gains."
     if made.public_only_error < made.raw_error:
         return (
             change + f"; the public points alone reach {made.public_only_error:.3g} without any budget, by a "

@@ -32,7 +32,7 @@ LEAST_PUBLIC = 20  # distinct public points without which no surface can be reco
 # 30 cells in 10 columns were taken for a surface in 3 of 57 releases, which left .90, 1 and 1 of the error
 # [measured, by the experiment "verdicts"]
 SHAPE_POINTS, SHAPE_COLUMNS = 10, 20
-SAME_UNITS = 30.0  # largest noise of a column over the smallest, up to which an atlas is weighed [choice]
+EQUAL_NOISE = 3.0  # largest noise of a column over the smallest, up to which an atlas is weighed [choice]
 # If the noise is unknown, public points are taken to be near a surface if their scatter around it is at most
 # this share of their rms radius: ten shapes have .02 to .16 [measured] ...
 SURFACE = 0.35

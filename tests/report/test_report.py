@@ -345,7 +345,7 @@ def test_thresholds_of_the_docs_are_those_of_the_code():
             assert word in page
     assert f"fewer than {verdict.LEAST_PUBLIC} different public points" in atlas
     assert f"takes away less than {verdict.SHOWN:g} of that normal to the surface" in atlas
-    assert f"a factor above {verdict.SAME_UNITS:g}," in atlas
+    assert f"a factor above {verdict.EQUAL_NOISE:g}," in atlas
     assert f"scatter above {verdict.SURFACE:g} of" in atlas
     assert f"factor {verdict.AS_PREDICTED:g}," in help_page
     sure = f"below {verdict.SURE_SIGNAL:g}, its prediction is not sure, and it must be at most"

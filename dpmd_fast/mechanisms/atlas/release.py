@@ -268,8 +268,8 @@ def _build(
         raise AssertionError("the shares of the releases exceed the budget")
     if attempt.charts is None:
         raise UserRuntimeError(
-            "no chart stands out from the noise, and the budget is spent: use a larger bandwidth, a larger "
-            "epsilon or more records"
+            "no chart stands out from the noise, and the budget is spent: an atlas needs a larger epsilon or "
+            "more records around the public points"
         )
     return _Built(subspace, attempt, spends)
 

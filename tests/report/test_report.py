@@ -710,7 +710,6 @@ def test_the_template_is_part_of_the_package():
     assert '"report/templates/*.j2"' in declared
 
 
-@pytest.mark.slow
 def test_demo(tmp_path, capsys):
     from dpmd_fast.lab.demo import main
 

@@ -23,7 +23,7 @@ HARM = 1.02  # predicted error over that of the raw queries, above which harm is
 LEAST_SIGNAL = 15.0  # n / s: records over the noise of a mixture of one component [recipe of the mixture]
 # n / s below which a prediction is not sure, and what it must then be at most, in the place of GAIN: with 30
 # queries and n / s of 24 and 34, two sets of cells came back with 1.06 and 1.12 times the error that was
-# predicted, more than by themselves, and three of 28 runs worse than raw by 3 to 5 % [measured, by the
+# predicted, more than by themselves, and three of 29 runs worse than raw by 3 to 5 % [measured, by the
 # experiment "verdicts", on the data that the rule was made for]
 SURE_SIGNAL, SURE_GAIN = 40.0, 0.85
 LEAST_REACH = 0.5  # share of the queries that an atlas must reach [choice]

@@ -154,11 +154,10 @@ class Charge:
         ledger, dataset, _ = self._account
         try:
             self.receipt = Receipt(ledger, ledger.spend(dataset, **self._order, **self._details))
-        except Exception:
-            self._begun = False
-            raise
-        except BaseException:  # a signal; it may have come after the entry in the ledger
-            self._note_if_entered(self._account)
+        except BaseException as problem:
+            self._begun = False  # what comes after it must be paid, if need be for a second time
+            if not isinstance(problem, Exception):  # a signal; it may have come after the entry in the ledger
+                self._note_if_entered(self._account)
             raise
         _note(self.receipt.spend)
 

@@ -163,14 +163,18 @@ def check_anchors(Z: NDArray[np.float64], dim: int | None) -> None:
     D = Z.shape[1]
     if dim is not None and dim >= D:
         raise UserValueError(
-            f"dim = {dim}: must be below the number of columns; the points have {D} feature(s)",
+            f"dim = {dim}: must be below the number of columns, {D}",
             argument="dim",
         )
     if len(Z) < D + 2:
-        raise UserValueError(f"anchors has {len(Z)} sample(s): must have at least D + 2 = {D + 2}")
+        raise UserValueError(
+            f"anchors has {len(Z)} points: an atlas of {D} columns needs at least {D + 2}; if the noise of "
+            "the points is given, a mixture can be considered",
+            argument="anchors",
+        )
     if dim is None and D < 2:
         raise UserValueError(
-            "dim = 'auto': must be a number below the number of columns; the points have 1 feature",
+            "dim = 'auto': must be a number below the number of columns, 1",
             argument="dim",
         )
     spread = float(np.ptp(Z, axis=0).max())

@@ -28,6 +28,7 @@ from dpmd_fast.cli.options import (
     ledger_options,
     reference_options,
     report_option,
+    risk_option,
     status_option,
     threads_option,
 )
@@ -67,6 +68,7 @@ Example:
 )
 @budget_options
 @adjacency_option
+@risk_option
 @ledger_options
 @click.option("-o", "--output", required=True, metavar="FILE", help="The queries, moved; all else as it was.")
 @status_option
@@ -91,6 +93,7 @@ def denoise(
     delta: float,
     conversion: str,
     adjacency: str,
+    accept_risk: bool,
     ledger: str | None,
     dataset: str | None,
     no_ledger: bool,
@@ -125,6 +128,7 @@ def denoise(
         theta=theta,
         sensitivity_constant=sensitivity_constant,
         adjacency=adjacency,
+        accept_risk=accept_risk,
         seed=seed,
         n_threads=threads,
         batch_rows=batch_rows,

@@ -13,8 +13,9 @@ import click
 from dpmd_fast.errors import UserFileNotFoundError, UserValueError
 
 WHAT = (
-    "the deviation of the measurement error of the queries, as a number in preprocessed units or as "
-    "column=value in the unit of each column; 0 only fills in missing values"
+    "the deviation of the measurement error of the queries, as a number in preprocessed units (without "
+    "a preprocessor in median absolute deviations of the queries) or as column=value in the unit of each "
+    "column; 0 only fills in missing values"
 )
 
 noise_option = click.option(
@@ -23,9 +24,10 @@ noise_option = click.option(
     multiple=True,
     metavar="NUMBER|COLUMN=NUMBER|FILE.json",
     help=(
-        "For a mixture: deviation of the measurement error of the queries. One number for all columns, in "
-        'preprocessed units; or one for each (may be repeated, or as JSON {"column": number}), in the unit '
-        "of the column, relative if it is logged. 0 only fills in missing values."
+        "Deviation of the measurement error of the queries: how far a value is off, typically. One number "
+        "for all columns, in preprocessed units, without --preprocess in median absolute deviations of the "
+        'queries; or one for each column (may be repeated, or as JSON {"column": number}), in the unit of '
+        "the column, relative if it is logged. 0: nothing is noisy, missing values are filled in."
     ),
 )
 

@@ -77,6 +77,12 @@ def joined(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 threads_option = click.option("--threads", type=int, help="Threads to use.  [default: all]")
+risk_option = click.option(
+    "--accept-risk",
+    is_flag=True,
+    help="Spend even if plan predicts no gain, harm or too few records.",
+)
+
 force_option = click.option("--force", is_flag=True, help="Replace an output that is there already.")
 columns_option = click.option(
     "--columns",

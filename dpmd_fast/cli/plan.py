@@ -125,9 +125,9 @@ def lines_of(made: Plan) -> list[str]:
     """Return a plan for people: the verdict first."""
     rows = [
         ("verdict", made.verdict),
-        ("error of a value, raw", _shown(made.raw_error)),
-        ("predicted after the model", _shown(made.predicted_error)),
-        ("the queries alone, no budget", _shown(made.public_only_error)),
+        ("error of a value, raw", _with_unit(made.raw_error, made.unit)),
+        ("predicted after the model", _with_unit(made.predicted_error, made.unit)),
+        ("the queries alone, no budget", _with_unit(made.public_only_error, made.unit)),
     ]
     if made.candidate == "atlas" and made.atlas is not None:
         atlas = made.atlas
@@ -160,12 +160,13 @@ def _column_lines(made: Plan) -> list[str]:
         return []
     shown = [(one.name, f"{one.raw:.3g} -> {one.predicted:.3g}") for one in made.columns[:_COLUMNS_SHOWN]]
     more = len(made.columns) - len(shown)
+    start = "Predicted error of a value by column, in its unit"
     return [
-        "Predicted error of a value by column, in its unit:",
+        f"{start}:" if made.model != "nothing" else f"{start}, if it were released all the same:",
         *aligned(shown),
         *([f"... and {more} more"] if more else []),
     ]
 
 
-def _shown(error: float) -> str:
-    return "not known" if math.isnan(error) else f"{error:.3g}"
+def _with_unit(error: float, unit: str) -> str:
+    return "not known" if math.isnan(error) else f"{error:.3g} {unit}"

@@ -37,6 +37,7 @@ from dpmd_fast.cli.options import (
     preprocessor_of,
     reference_options,
     report_option,
+    risk_option,
     threads_option,
 )
 from dpmd_fast.compilation import ensure
@@ -78,11 +79,7 @@ Example:
     help="Mixture: what becomes of records with missing values.  [default: fill]",
 )
 @noise_option
-@click.option(
-    "--accept-risk",
-    is_flag=True,
-    help="Spend even if plan predicts no gain, harm or too few records.",
-)
+@risk_option
 @budget_options
 @adjacency_option
 @click.option("--n-public", type=int, help="A public guess of the number of records, for 'add-remove'.")
@@ -178,17 +175,22 @@ def fit(
     with already_written(output):
         if report_path is not None:
             _report(model, prepared, report_path, threads, {"budget": budget, **options, "rounds": rounds})
-        facts = {kind_of(model): output, **model_facts(model), "ledger": ledger_facts(model.receipt)}
-        answer(
-            as_json,
-            {**facts, "report": report_path},
-            [
-                *([str(model.verdict)] if model.verdict is not None else []),
-                *aligned([(kind_of(model), output), *model_rows(model)]),
-                *ledger_lines(model.receipt),
-                str(model.guarantee),
-            ],
-        )
+        _answer(model, output, report_path, as_json)
+
+
+def _answer(model: Atlas | Mixture, output: str, report_path: str | None, as_json: bool) -> None:
+    """Print what was released, the verdict first."""
+    facts = {kind_of(model): output, **model_facts(model), "ledger": ledger_facts(model.receipt)}
+    answer(
+        as_json,
+        {**facts, "report": report_path},
+        [
+            *([str(model.verdict)] if model.verdict is not None else []),
+            *aligned([(kind_of(model), output), *model_rows(model)]),
+            *ledger_lines(model.receipt),
+            str(model.guarantee),
+        ],
+    )
 
 
 class _Prepared(NamedTuple):

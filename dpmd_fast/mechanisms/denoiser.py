@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import warnings
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,10 +30,12 @@ from dpmd_fast.columns import check_unique, names_of
 from dpmd_fast.compilation import ensure
 from dpmd_fast.errors import UserRuntimeError, UserTypeError, UserValueError
 from dpmd_fast.mechanisms.algorithm2 import denoise_with_projectors, plan_spend
-from dpmd_fast.mechanisms.moment_denoiser import denoise_with_moments
+from dpmd_fast.mechanisms.moment_denoiser import denoise_with_moments, predict_first_step
 from dpmd_fast.mechanisms.spend import LedgerArgument, Mechanism, Terms, check_public, check_terms, prepare
+from dpmd_fast.models.predict_direct import predict_projectors
+from dpmd_fast.models.verdict import refuse_unless_worth, risk_noted
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded, resolve_steps
-from dpmd_fast.privacy.guarantee import warn_large_delta
+from dpmd_fast.privacy.guarantee import warn_large_delta, with_conditions
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.reference.local_pca import FittedReference, Floats, fit_reference, in_query_type
 from dpmd_fast.reference.sources.base import ReferenceSource
@@ -76,6 +79,9 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         C of Lemma 2, for "projector" only. `empirical_sensitivity` shows what a synthetic data set needs.
     adjacency : {"replace-one", "add-remove"}
         Which data sets count as neighbours. "projector" needs "replace-one": its noise is scaled with n.
+    accept_risk : bool
+        Whether to spend even if the result is predicted to be mostly noise: most queries not in reach
+        ("moments"), or thrown further than the bandwidth ("projector"). The guarantee notes it.
     ledger : Ledger or path, optional
         Pays for every `transform`: the debit is made before the reference is read, or refused with
         `BudgetExceeded`. Without a ledger, only that one release is counted.
@@ -118,6 +124,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         sensitivity_constant: float = 1.0,
         adjacency: str = "replace-one",
         *,
+        accept_risk: bool = False,
         ledger: LedgerArgument = None,
         dataset: str | None = None,
         seed: int | None = None,
@@ -134,6 +141,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.schedule = schedule
         self.sensitivity_constant = sensitivity_constant
         self.adjacency = adjacency
+        self.accept_risk = accept_risk
         self.ledger = ledger
         self.dataset = dataset
         self.seed = seed
@@ -194,15 +202,19 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             constant,
             seeded=terms.seeded,
         )
+        h, d = fitted.index.radius, fitted.dim
+        predicted = predict_projectors(spend.scales, queries.shape[1], d, h, self.budget)
+        refuse_unless_worth(predicted, self.accept_risk)
+        spend = replace(
+            spend, guarantee=with_conditions(spend.guarantee, risk_noted(predicted, self.accept_risk))
+        )
         mechanism = prepare(
             terms,
             None,
             spend.guarantee,
             "denoising of public queries",
             mechanism="projector, Algorithm 2",
-            parameters=self._parameters(
-                queries, bandwidth=fitted.index.radius, dim=fitted.dim, sensitivity_constant=constant
-            ),
+            parameters=self._parameters(queries, bandwidth=h, dim=d, sensitivity_constant=constant),
             kernels=("paper",),
             bound_to=self._given,
             rows=len(fitted.bases),
@@ -222,10 +234,14 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             if mu > 0.0:
                 choose_lattice(mu, 1.0, terms.adjacency)  # refuses a mu out of range, before the spend
         check_memory(*queries.shape)
+        ensure("moments")
+        predicted = predict_first_step(terms, source, queries, h, beta, mus)
+        refuse_unless_worth(predicted, self.accept_risk)
+        guarantee = terms.certified(math.sqrt(2.0 * math.fsum(shares)), "all queries and steps together")
         mechanism = prepare(
             terms,
             source,
-            terms.certified(math.sqrt(2.0 * math.fsum(shares)), "all queries and steps together"),
+            with_conditions(guarantee, risk_noted(predicted, self.accept_risk)),
             "denoising of public queries",
             mechanism="moments",
             parameters=self._parameters(queries, bandwidth=h, dim=d, beta=beta),

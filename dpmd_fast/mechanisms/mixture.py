@@ -37,11 +37,11 @@ from dpmd_fast.models.gaussians.rounds import Made, ReleaseSums, run_rounds
 from dpmd_fast.models.gaussians.tuning import HOMOGENEOUS
 from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.models.mixture_cleaner import checked_noise
-from dpmd_fast.models.outcome import mixture_outcome
+from dpmd_fast.models.outcome import Records, mixture_outcome
 from dpmd_fast.models.predict_mixture import predict_mixture
 from dpmd_fast.models.preprocessor import INVALID, Floats, Preprocessor, units_of
-from dpmd_fast.models.public_only import PublicErrors, judge_queries
-from dpmd_fast.models.verdict import MADS, Verdict, refuse_unless_worth, risk_noted
+from dpmd_fast.models.public_only import PublicErrors, check_noise_fits, judge_queries
+from dpmd_fast.models.verdict import HELPS, MADS, NOT_JUDGED, Verdict, refuse_unless_worth, risk_noted
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency, with_conditions
 from dpmd_fast.privacy.lattice import Lattice, Steps, choose_lattice
@@ -172,7 +172,7 @@ def release_mixture(
         adjacency=adjacency,
         unit=unit,
     )
-    recipe = predicted.recipe
+    recipe, word = predicted.recipe, predicted.verdict.word
     refuse_unless_worth(predicted.verdict, accept_risk)
     _check_possible(recipe, source.n_columns, budget.mu, adjacency)
     guarantee = terms.certified(budget.mu, "the mixture and all that is made with it")
@@ -187,7 +187,7 @@ def release_mixture(
             "components": recipe.components,
             "rounds": len(recipe.shares) - 1,
             "on_missing": on_missing,
-            "verdict": predicted.verdict.word,
+            "verdict": word if errors is not None or word != HELPS else NOT_JUDGED,
             **preprocessing_cost(preprocess),
         },
         kernels=kernels,
@@ -202,7 +202,8 @@ def release_mixture(
         )
         verdict = None
         if deviations is not None and errors is not None:
-            verdict = mixture_outcome(made.model, deviations, errors, predicted.verdict)
+            records = Records(n, recipe, made.found)
+            verdict = mixture_outcome(made.model, deviations, errors, predicted.verdict, records)
     return _mixture(mechanism, made, source, preprocess, verdict)
 
 
@@ -216,6 +217,7 @@ def _judged(
     if points is not None:
         assert preprocess is not None
         inside = preprocess.forward_block(points, "public")
+        check_noise_fits(points, noise, preprocess)
     return judge_queries(inside, noise, terms.n_threads)
 
 

@@ -14,10 +14,32 @@ from numpy.typing import NDArray
 
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.mechanisms.moments import natural_tau, noisy_moments
-from dpmd_fast.mechanisms.spend import Mechanism
+from dpmd_fast.mechanisms.spend import Mechanism, Terms
+from dpmd_fast.models.predict_direct import predict_direct, predict_moments
+from dpmd_fast.models.verdict import Verdict
 from dpmd_fast.privacy.lattice import choose_lattice
+from dpmd_fast.reference.sources.base import ReferenceSource
 
 Floats = NDArray[np.float64]
+
+
+def predict_first_step(
+    terms: Terms,
+    source: ReferenceSource,
+    queries: NDArray[np.floating],
+    bandwidth: float,
+    beta: float,
+    mus: Sequence[float],
+) -> Verdict:
+    """Judge the first release with one of `mus` from public numbers; nothing is spent."""
+    first = next((mu for mu in mus if mu > 0.0), None)
+    if first is None:
+        return predict_moments(None, 1.0, terms.budget)
+    points = np.asarray(queries, dtype=np.float64)
+    tau = natural_tau(build_index(points, bandwidth), beta, n_threads=terms.n_threads)
+    noise_scale = choose_lattice(first, tau, terms.adjacency).noise_scale
+    rows = source.rows if terms.adjacency == "replace-one" else None
+    return predict_direct(points, rows, bandwidth, noise_scale, terms.budget, terms.n_threads)
 
 
 def denoise_with_moments(

@@ -27,8 +27,10 @@ from dpmd_fast.mechanisms.spend import (
 )
 from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.models.moments import Release
+from dpmd_fast.models.predict_direct import predict_moments
+from dpmd_fast.models.verdict import refuse_unless_worth, risk_noted
 from dpmd_fast.privacy.budget import Budget
-from dpmd_fast.privacy.guarantee import Adjacency
+from dpmd_fast.privacy.guarantee import Adjacency, with_conditions
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice
 from dpmd_fast.reference.tasks import SumTask
 
@@ -50,6 +52,7 @@ def release_moments(
     adjacency: Adjacency = "replace-one",
     on_invalid: str = "raise",
     columns: list[str] | None = None,
+    accept_risk: bool = False,
     ledger: LedgerArgument = None,
     dataset: str | None = None,
     seed: int | None = None,
@@ -84,6 +87,8 @@ def release_moments(
         and refuses it, without saying which record; "drop" lets them contribute nothing.
     columns : list of str, optional
         Columns to use, if the reference is a table.
+    accept_risk : bool
+        Whether to spend even if so few records cannot stand out from the noise. The guarantee notes it.
     ledger : Ledger or path, optional
         Pays for the release: the debit is made before the pass over the reference, or refused with
         `BudgetExceeded`. Without a ledger, only this release is counted.
@@ -125,10 +130,13 @@ def release_moments(
     if tau is None:
         tau = natural_tau(index, beta, n_threads=terms.n_threads)
     lattice = choose_lattice(budget.mu, tau, adjacency)
+    rows = source.rows if adjacency == "replace-one" else None
+    predicted = predict_moments(rows, lattice.noise_scale, budget)
+    refuse_unless_worth(predicted, accept_risk)
     mechanism = prepare(
         terms,
         source,
-        terms.certified(lattice.mu),
+        with_conditions(terms.certified(lattice.mu), risk_noted(predicted, accept_risk)),
         "moments around public locations",
         mechanism="moments",
         parameters={

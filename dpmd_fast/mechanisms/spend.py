@@ -120,7 +120,7 @@ def open_records(
             "rows: must be None in engine_reference under 'add-remove': the number of records is private"
         )
     if terms.adjacency == "replace-one" and source.rows == 0:
-        raise UserValueError("reference has 0 sample(s): must have at least 1")
+        raise UserValueError("reference has no rows: must have at least one")
     return source
 
 
@@ -155,7 +155,14 @@ def public_points(
 def public_count(source: ReferenceSource, adjacency: Adjacency, n_public: int | None) -> int:
     """Return a number of records that may be used for planning."""
     if n_public is not None:
-        return checked_integer("n_public", n_public, minimum=1)
+        n_public = checked_integer("n_public", n_public, minimum=1)
+        if adjacency == "replace-one" and source.rows not in (None, n_public):
+            raise UserValueError(
+                f"n_public = {n_public}: must be left out; the reference has {source.rows} records, a number "
+                f"that is public with {adjacency!r}",
+                argument="n_public",
+            )
+        return n_public
     if adjacency == "add-remove":
         raise UserValueError(
             "n_public = None: with 'add-remove' the number of records is private; give a guess",

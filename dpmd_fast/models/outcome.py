@@ -12,11 +12,22 @@ from numpy.typing import NDArray
 from dpmd_fast.kernels.posterior import make_components, posterior
 from dpmd_fast.models.gaussians.background import with_background
 from dpmd_fast.models.gaussians.components import Floats, Gaussians
+from dpmd_fast.models.gaussians.recipe import Recipe
+from dpmd_fast.models.gaussians.rounds import Found
+from dpmd_fast.models.predict_mixture import extrapolated
 from dpmd_fast.models.public_only import PROBES, STEP, PublicErrors, noise_kept, root
-from dpmd_fast.models.verdict import AS_PREDICTED, HARM, Verdict, confirmed
+from dpmd_fast.models.verdict import (
+    AS_PREDICTED,
+    FEWER,
+    HARM,
+    LEAST_SIGNAL,
+    SURE_ERRORS,
+    TOO_FEW,
+    Verdict,
+    confirmed,
+)
 
 _DRAWS = 4000  # from a mixture, to find the error that it expects
-_SURE = 2.0  # standard errors by which an estimate must be above a limit
 
 #: Why points can be further from their cleaned values than a mixture expects.
 NOT_ALIKE = "they are not like the records, or their noise is not what was given"
@@ -52,22 +63,70 @@ def atlas_outcome(move: Map, Z: Floats, noise: Floats | None, predicted: Verdict
     return confirmed(predicted, math.sqrt(error2 / columns), math.sqrt(raw2 / columns), reach, "atlas")
 
 
-def mixture_outcome(model: Gaussians, noise: Floats, public: PublicErrors, predicted: Verdict) -> Verdict:
+def mixture_outcome(
+    model: Gaussians, noise: Floats, public: PublicErrors, predicted: Verdict, records: Records | None = None
+) -> Verdict:
     """Judge a released mixture by the error that it expects of points like the public ones.
 
     They have `noise` (D,), and as many values are missing as of the public points. If there are enough of
-    these to judge by, what they show counts where it is clearly worse.
+    these to judge by, what they show counts where it is clearly worse. So do `records`, what the release says
+    of their number.
     """
+    raw = root(public.raw)
     expected = expected_error(model, noise, public.missing)
+    doubt = ""
+    if records is not None and records.too_few:
+        sentence = (
+            f"The mixture found about {records.number:,} records, not {records.told:,}, which is too few for "
+            "this budget: it is mostly noise and says nothing of the records."
+        )
+        return Verdict(TOO_FEW, sentence, raw, predicted.predicted_error, raw, 0.0)
+    if records is not None and records.fewer:
+        expected = max(expected, root(extrapolated(public, records.recipe, records.told, records.share)))
+        doubt = f" The mixture found about {records.number:,} records, not {records.told:,}."
     found = None if public.points is None else _shown_by_points(model, noise, public.points)
     if found is None:
-        return confirmed(predicted, expected, root(public.raw), 1.0, "mixture")
+        return confirmed(predicted, expected, raw, 1.0, "mixture", doubt)
     left2 = max(0.0, expected**2 + found.share * (found.error**2 - found.expected**2))
-    doubt = (
+    doubt += (
         f" The public points are further from their cleaned values than the mixture expects (error "
         f"{found.expected:.3g}): {NOT_ALIKE}."
     )
-    return confirmed(predicted, math.sqrt(left2), root(public.raw), 1.0, "mixture", doubt)
+    return confirmed(predicted, math.sqrt(left2), raw, 1.0, "mixture", doubt)
+
+
+class Records(NamedTuple):
+    """How many records there are: as told before the spend, and as the released masses say."""
+
+    told: int
+    recipe: Recipe
+    found: Found
+
+    @property
+    def share(self) -> float:
+        """Records that were found over those that were told."""
+        return max(0.0, self.found.signal) / self.recipe.signal
+
+    @property
+    def number(self) -> int:
+        """Records that were found, with as many digits as the noise leaves."""
+        deviation = self.told * self.found.deviation / self.recipe.signal
+        digits = max(0, math.floor(math.log10(max(1.0, deviation))))
+        return int(round(self.share * self.told, -digits))
+
+    @property
+    def _at_most(self) -> float:
+        return self.found.signal + SURE_ERRORS * self.found.deviation
+
+    @property
+    def too_few(self) -> bool:
+        """Whether there are clearly so few that the spend would have been refused, and fewer than told."""
+        return self.fewer and self._at_most < LEAST_SIGNAL
+
+    @property
+    def fewer(self) -> bool:
+        """Whether there are clearly fewer than told."""
+        return self._at_most < FEWER * self.recipe.signal
 
 
 class _Shown(NamedTuple):
@@ -111,7 +170,7 @@ def observed_error(
     error = math.sqrt(float((gaps**2).sum())) / float(counts.sum())
     expected2 = float((deviations[there] ** 2).mean())
     raw2 = float(np.broadcast_to(noise**2, there.shape)[there].mean())
-    if mean - _SURE * error <= min(AS_PREDICTED**2 * expected2, HARM**2 * max(raw2, expected2)):
+    if mean - SURE_ERRORS * error <= min(AS_PREDICTED**2 * expected2, HARM**2 * max(raw2, expected2)):
         return None
     return math.sqrt(mean)
 

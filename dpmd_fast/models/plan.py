@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from dpmd_fast.models.mixture_cleaner import checked_noise
 from dpmd_fast.models.predict_atlas import AtlasPrediction, predict_atlas
 from dpmd_fast.models.predict_mixture import MixturePrediction, predict_mixture
 from dpmd_fast.models.preprocessor import Preprocessor, units_of
-from dpmd_fast.models.public_only import PublicErrors, judge_queries, root
+from dpmd_fast.models.public_only import PublicErrors, check_noise_fits, judge_queries, root
 from dpmd_fast.models.verdict import (
     DATA_UNITS,
     HELPS,
@@ -69,6 +69,8 @@ class Plan:
         preprocessor in median absolute deviations of the columns: as it is (the noise; for a missing value
         that of the median), after the model, and after the best that the public points can do by themselves.
         Without `noise`, an estimate in the units of the data; NaN where there is none.
+    unit : str
+        Of these errors, in words.
     columns : tuple of ColumnError
         The same in the unit of each column, if the noise is known.
     atlas : AtlasPrediction or None
@@ -85,6 +87,7 @@ class Plan:
     raw_error: float
     predicted_error: float
     public_only_error: float
+    unit: str
     columns: tuple[ColumnError, ...]
     atlas: AtlasPrediction | None
     mixture: MixturePrediction | None
@@ -158,6 +161,11 @@ class PublicSide(NamedTuple):
         """Error of the best that the points can do by themselves, in the units in which an atlas works."""
         return root(self.errors.alone * self.scale**2)
 
+    def squares(self, by_column: tuple[float, ...]) -> Floats:
+        """Return mean squared errors (D,) of the columns, in MADs, from errors in the units of an atlas."""
+        squares: Floats = (np.array(by_column) / self.scale) ** 2
+        return squares
+
 
 def judge_public(
     points: Floats,
@@ -171,6 +179,7 @@ def judge_public(
     units = units_of(points, names, name) if preprocess is None else preprocess
     deviations = checked_noise(noise, points.shape[1], units.column_names, units)
     inside = units.forward_block(points, name)
+    check_noise_fits(points, deviations, units)
     scale = np.array(units.scale) if preprocess is None else np.ones(len(deviations))
     return PublicSide(units, deviations, judge_queries(inside, deviations, n_threads), scale)
 
@@ -222,7 +231,7 @@ def plan(
     if preprocess is not None:
         if preprocess.n_columns != points.shape[1]:
             raise UserValueError(
-                f"anchors has {points.shape[1]} features: must have {preprocess.n_columns}, like the "
+                f"anchors has {points.shape[1]} columns: must have {preprocess.n_columns}, like the "
                 "preprocessor"
             )
         preprocess.check_names("anchors", names)
@@ -270,14 +279,20 @@ def plan(
             components=components,
             rounds=rounds,
             adjacency=adjacency,
-            public_ratio=math.nan if atlas is None else atlas.public_only_error / atlas.raw_error,
+            smoothed=None
+            if atlas is None or not atlas.public_only_by_column
+            else public.squares(atlas.public_only_by_column),
             unit=MADS if preprocess is None else "",
         )
     if atlas is None and mixture is None:
         raise UserValueError(
             "noise = None: must be given for points with missing values or one column", argument="noise"
         )
-    return _plan(atlas, mixture, public, n, budget)
+    made = _plan(atlas, mixture, public, n, budget)
+    unit = "preprocessed units"
+    if preprocess is None:
+        unit = "the units of the data" if public is None else "MADs of the columns"
+    return replace(made, unit=unit)
 
 
 def _better(
@@ -319,10 +334,12 @@ def _plan(
     columns: tuple[ColumnError, ...] = ()
     if public is not None:
         raw = root(public.errors.raw)
-        if name == "atlas" and chosen.raw_error > 0.0:  # in the units of the others
-            ratio = chosen.predicted_error / chosen.raw_error
-            predicted, alone = ratio * raw, raw * chosen.public_only_error / chosen.raw_error
-        columns = _columns(public, chosen, predicted / raw if raw > 0.0 else 1.0)
+        by_column = np.array(chosen.by_column)
+        if isinstance(chosen, AtlasPrediction) and chosen.by_column:  # in the units of the others
+            squares = public.squares(chosen.by_column)
+            by_column, predicted = np.sqrt(squares), root(squares)
+            alone = min(root(public.errors.alone), root(public.squares(chosen.public_only_by_column)))
+        columns = _columns(public, by_column) if len(by_column) else ()
     enough, seconds = math.nan, math.nan
     if atlas is not None and atlas.search is not None:
         scatter = atlas.search.scatter / atlas.bandwidth
@@ -337,6 +354,7 @@ def _plan(
         raw_error=raw,
         predicted_error=predicted,
         public_only_error=alone,
+        unit="",
         columns=columns,
         atlas=atlas,
         mixture=mixture,
@@ -346,13 +364,10 @@ def _plan(
     )
 
 
-def _columns(
-    public: PublicSide, chosen: AtlasPrediction | MixturePrediction, ratio: float
-) -> tuple[ColumnError, ...]:
-    """Return the errors of every column in its own unit."""
+def _columns(public: PublicSide, after: Floats) -> tuple[ColumnError, ...]:
+    """Return the errors of every column in its own unit; `after` (D,) is in MADs."""
     scale = np.array(public.units.scale)
     raw = np.sqrt(public.errors.raw)
-    after = np.array(chosen.by_column) if isinstance(chosen, MixturePrediction) else ratio * raw
     names = public.units.column_names or tuple(f"column {place}" for place in range(len(scale)))
     return tuple(map(ColumnError, names, (raw * scale).tolist(), (after * scale).tolist()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -22,6 +23,7 @@ from dpmd_fast.models.geometry.tuning import (
     rounds_for,
 )
 from dpmd_fast.models.public_only import smoothing_errors
+from dpmd_fast.models.surface_columns import SurfaceColumns
 from dpmd_fast.models.verdict import (
     EQUAL_NOISE,
     FLAT_MARGIN,
@@ -53,8 +55,10 @@ _NEARLY = 1.15  # error over the least of all dimensions, up to which a smaller 
 class AtlasPrediction:
     """What an atlas would do to the public points, in the units in which it works.
 
-    Errors are those of one value; `noise_error` and `bias_error` are distances from the surface, as are the
-    last three: of the points as they are, after the atlas, and after the best that they do by themselves.
+    Errors are those of one value; `by_column` and `public_only_by_column` those of the columns, after the
+    atlas and after smoothing the points by themselves, if the noise is known. `noise_error` and `bias_error`
+    are distances from the surface, as are the last three: of the points as they are, after the atlas, and
+    after the best that they do by themselves.
     """
 
     dim: int
@@ -71,6 +75,8 @@ class AtlasPrediction:
     public_only_error: float
     verdict: Verdict
     search: BandwidthSearch | None
+    by_column: tuple[float, ...] = ()
+    public_only_by_column: tuple[float, ...] = ()
     raw_distance: float = math.nan
     predicted_distance: float = math.nan
     public_only_distance: float = math.nan
@@ -129,7 +135,10 @@ def predict_atlas(
     lost = max(0.0, tail - (D - q) * variance)  # what leaving the other coordinates out takes away
     raw2, along = D * variance, d * variance
     bias2, smoothed2, shown = error.bias**2 + lost, math.nan, True
-    if known:
+    columns = None
+    if noise is not None:
+        columns = SurfaceColumns(Z, noise, h, d, n_threads)
+        along = float(columns.along.sum())
         thick2, smoothed2, removed = _off_surface(points, variance, h, d, n_threads)
         bias2, smoothed2 = bias2 + thick2, smoothed2 + lost
         shown = removed >= SHOWN or _grows_as(points, d)
@@ -153,6 +162,8 @@ def predict_atlas(
         public_only_error=public,
         verdict=Verdict(NO_GAIN, ""),
         search=search,
+        by_column=() if columns is None else columns.errors(along + bias2 + noisy**2, found.covered),
+        public_only_by_column=() if columns is None else columns.errors(smoothed2),
         raw_distance=distances[0],
         predicted_distance=distances[1],
         public_only_distance=distances[2],
@@ -253,7 +264,7 @@ def _dimension(points: Floats, variance: float | None, n_threads: int | None) ->
 def _not_weighed(sentence: str, dim: int | None, noise: Floats | None) -> AtlasPrediction:
     """Return the prediction of an atlas that makes no sense for these points."""
     raw = math.nan if noise is None else math.sqrt(float((noise**2).mean()))
-    nothing = dict.fromkeys(
+    nothing: dict[str, Any] = dict.fromkeys(
         ("bandwidth", "signal_to_noise", "noise_error", "bias_error", "predicted_error", "public_only_error"),
         math.nan,
     )

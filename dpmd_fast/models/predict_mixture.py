@@ -50,8 +50,9 @@ class MixturePrediction:
         Number of records over the deviation of the noise of one component with the whole budget.
     component_signal : float
         Mean mass of a component over the deviation of its noise, in the last round.
-    enough_records : int
-        Smallest number of records that this budget, `components` and `rounds` would not be refused for.
+    enough_records, sure_records : int
+        Numbers of records: the smallest that this budget, `components` and `rounds` would not be refused for
+        if the predicted gain is large, and the smallest from which on a small predicted gain counts.
     raw_error, predicted_error, public_only_error : float
         Root mean squared error of one value: as it is, with the median in the place of a missing one; after
         the mixture; after the best that the public points can do by themselves. NaN if the noise is unknown.
@@ -66,6 +67,7 @@ class MixturePrediction:
     signal_to_noise: float
     component_signal: float
     enough_records: int
+    sure_records: int
     raw_error: float
     predicted_error: float
     public_only_error: float
@@ -83,14 +85,14 @@ def predict_mixture(
     components: Any = "auto",
     rounds: Any = "auto",
     adjacency: Adjacency,
-    public_ratio: float = math.nan,
+    smoothed: Floats | None = None,
     unit: str = "",
 ) -> MixturePrediction:
     """Predict a mixture of `n` records.
 
-    `errors` are those of the public points, None if their noise is unknown. `public_ratio` is the error of
-    other methods on the public points alone, over that of the points: near a surface, of smoothing them.
-    `unit` is that of errors in the sentence.
+    `errors` are those of the public points, None if their noise is unknown. `smoothed` (D,) are mean squared
+    errors of the public points smoothed by themselves, if they are near a surface. `unit` is that of errors
+    in the sentence.
     """
     recipe = choose_recipe(
         n,
@@ -105,16 +107,14 @@ def predict_mixture(
     raw = predicted = alone = math.nan
     by_column: tuple[float, ...] = ()
     if errors is not None:
-        # noise in a covariance of N records is that of 2 (N / s)^2 records that were drawn
-        drawn = 2.0 * recipe.signal**2 * recipe.shares[-1]
-        squares = np.minimum(errors.limit + errors.slope * (1.0 / drawn + 1.0 / n), 4.0 * errors.raw)
+        squares = extrapolated(errors, recipe, n)
         if least <= 1.0 and errors.points is not None and errors.noise is not None and errors.noise.any():
             squares = _at_least_rehearsed(squares, errors.points, errors.noise, n, recipe, budget, adjacency)
         raw, predicted, alone = root(errors.raw), root(squares), root(errors.alone)
-        if not math.isnan(public_ratio):
-            alone = min(alone, public_ratio * raw)
+        if smoothed is not None:
+            alone = min(alone, root(smoothed))
         by_column = tuple(np.sqrt(squares).tolist())
-    enough = math.ceil(n * least)
+    enough, sure = math.ceil(n * least), math.ceil(n * max(least, SURE_SIGNAL / recipe.signal))
     gain = GAIN if recipe.signal >= SURE_SIGNAL else SURE_GAIN
     word = TOO_FEW if least > 1.0 else HELPS if errors is None else judged(predicted, raw, alone, gain)
     made = MixturePrediction(
@@ -123,6 +123,7 @@ def predict_mixture(
         signal_to_noise=recipe.signal,
         component_signal=signal,
         enough_records=enough,
+        sure_records=sure,
         raw_error=raw,
         predicted_error=predicted,
         public_only_error=alone,
@@ -133,6 +134,18 @@ def predict_mixture(
     sentence = _sentence(made, word, n, budget, unit)
     object.__setattr__(made, "verdict", Verdict(word, sentence, raw, predicted))
     return made
+
+
+def extrapolated(errors: PublicErrors, recipe: Recipe, n: float, share: float = 1.0) -> Floats:
+    """Return mean squared errors (D,) after a mixture of `share` of the `n` records of a recipe.
+
+    Noise in a covariance of N records is that of 2 (N / s)^2 records that were drawn.
+    """
+    drawn = 2.0 * (share * recipe.signal) ** 2 * recipe.shares[-1]
+    squares: Floats = np.minimum(
+        errors.limit + errors.slope * (1.0 / drawn + 1.0 / (share * n)), 4.0 * errors.raw
+    )
+    return squares
 
 
 def _at_least_rehearsed(
@@ -177,7 +190,12 @@ def _sentence(made: MixturePrediction, word: str, n: int, budget: Budget, unit: 
         remedy = "" if made.signal_to_noise < LEAST_SIGNAL else "use fewer components or rounds, or "
         return (
             f"{n:,} records are too few at epsilon = {budget.epsilon:g}, delta = {budget.delta:g}: {few} "
-            f"would be mostly noise; {remedy}about {made.enough_records:,} records would be enough."
+            f"would be mostly noise; {remedy}about {made.enough_records:,} records are needed at least"
+            + (
+                f", and {made.sure_records:,} for a small gain."
+                if made.sure_records > made.enough_records
+                else "."
+            )
         )
     if math.isnan(made.predicted_error):
         what = "one component, a linear filter" if made.components == 1 else f"{made.components} components"
@@ -195,7 +213,10 @@ def _sentence(made: MixturePrediction, word: str, n: int, budget: Budget, unit: 
     if made.raw_error == 0.0:
         return "The public points have neither noise nor missing values: there is nothing to clean."
     if made.predicted_error < GAIN * min(made.raw_error, made.public_only_error):
-        return change + f"; but {n:,} records are so few that this may be wrong by more than it gains."
+        return (
+            change + f"; but {n:,} records are so few that this may be wrong by more than it gains; about "
+            f"{made.sure_records:,} records would be enough."
+        )
     if made.public_only_error < made.raw_error:
         return (
             change + f"; the public points alone reach {made.public_only_error:.3g} without any budget, by a "

@@ -187,8 +187,9 @@ class Preprocessor:
         constant = [label(names, place) for place in np.flatnonzero(scale <= SMALLEST_SCALE)]
         if constant:
             raise UserValueError(
-                f"{name} has a median absolute deviation of 0 in {', '.join(constant)}: such columns cannot "
-                "be scaled by it; leave them out, or construct a Preprocessor with your own numbers"
+                f"{name} has a median absolute deviation of 0 in {', '.join(constant)}: half of the values "
+                "or more are equal and give no unit; leave such columns out, or construct a Preprocessor "
+                "with your own numbers"
             )
         return cls(tuple(center.tolist()), tuple(scale.tolist()), tuple(logs), clip, names)
 

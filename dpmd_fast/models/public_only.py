@@ -17,15 +17,18 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import chdtr
 
+from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.charts import make_field, move
 from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.kernels.posterior import PosteriorComponents, make_components, posterior
 from dpmd_fast.models.gaussians.components import Floats, Gaussians, floored
 from dpmd_fast.models.geometry.anchors import public_moments
 from dpmd_fast.models.geometry.tuning import PUBLIC_HOMOGENEOUS, SMOOTHING_PASSES
+from dpmd_fast.models.preprocessor import Preprocessor, label
+from dpmd_fast.models.verdict import FALSE_ALARM, FEWEST_PUBLIC
 
-FEWEST = 10  # points to fit a filter to; with fewer, the queries are best left as they are
 _FOLDS = 5
 _MOST_ROWS = 5000  # of the queries: more do not change the errors
 _SHRINKAGES = (0.0, 0.1, 0.3, 1.0)  # of correlations towards 0; the best for the queries is taken
@@ -55,12 +58,11 @@ def judge_queries(points: Floats, noise: Floats, n_threads: int | None = None) -
 
     `points` (m, D) are in preprocessed units, NaN where missing; `noise` (D,) is their deviation.
     """
-    order = np.random.default_rng(0).permutation(len(points))[:_MOST_ROWS]
-    points = points[order]
+    points = some(points)
     gone = np.isnan(points)
     missing = gone.mean(axis=0) if len(points) else np.zeros(len(noise))
     raw = (1.0 - missing) * noise**2 + missing * _clean_variance(points, noise)
-    if len(points) < FEWEST:
+    if len(points) < FEWEST_PUBLIC:
         # each column by itself, by its public scale, is all that can be said
         spread = np.full(len(noise), _USUAL_VARIANCE)
         shrunk = noise**2 * spread / (noise**2 + spread)
@@ -80,6 +82,34 @@ def judge_queries(points: Floats, noise: Floats, n_threads: int | None = None) -
     limit = np.clip((tested + fitted) / 2.0, 0.0, tested)
     used = len(points) * (_FOLDS - 1) / _FOLDS
     return PublicErrors(missing, raw, tested, limit, (tested - limit) * used, method, points, noise)
+
+
+def some(points: Floats) -> Floats:
+    """Return points without copies, in a random order: a copy would be judged by what was fitted to it."""
+    points = points[np.random.default_rng(0).permutation(len(points))[:_MOST_ROWS]]
+    first = np.unique(np.where(np.isnan(points), np.inf, points), axis=0, return_index=True)[1]
+    return points if len(first) == len(points) else points[np.sort(first)]
+
+
+def check_noise_fits(points: Floats, noise: Floats, units: Preprocessor) -> None:
+    """Refuse noise that is larger than the spread of the values that are said to have it.
+
+    `points` (m, D) are in the units of the columns, NaN where missing, `noise` (D,) is in those of `units`.
+    Values that are nothing but normal noise of this size are refused with probability `FALSE_ALARM`.
+    """
+    points = some(points)
+    counts = (~np.isnan(points)).sum(axis=0)
+    for place in np.flatnonzero((counts > 1) & (noise > 0.0)):
+        values = np.log(points[:, place]) if units.log[place] else points[:, place]
+        spread, told = float(np.nanstd(values, ddof=1)), noise[place] * units.scale[place]
+        free = int(counts[place]) - 1
+        if chdtr(free, free * (spread / told) ** 2) < FALSE_ALARM / len(noise):
+            raise UserValueError(
+                f"noise of {label(units.column_names, place)} is {told:.3g}: must not be larger than the "
+                f"spread of its public values, {spread:.3g}, which it is part of; is it in another unit? A "
+                "number without a column's name counts in median absolute deviations",
+                argument="noise",
+            )
 
 
 def _cross_validated(
@@ -170,7 +200,7 @@ def _clean_variance(points: Floats, noise: Floats) -> Floats:
     mean = np.where(there, points, 0.0).sum(axis=0) / np.maximum(counts, 1)
     square = np.where(there, (points - mean) ** 2, 0.0).sum(axis=0) / np.maximum(counts - 1, 1)
     variance: Floats = np.maximum(square - noise**2, _LEAST_VARIANCE)
-    return np.where(counts >= FEWEST, variance, _USUAL_VARIANCE)
+    return np.where(counts >= FEWEST_PUBLIC, variance, _USUAL_VARIANCE)
 
 
 # Points near a surface

@@ -28,6 +28,14 @@ LEAST_SIGNAL = 15.0  # n / s: records over the noise of a mixture of one compone
 SURE_SIGNAL, SURE_GAIN = 40.0, 0.85
 LEAST_REACH = 0.5  # share of the queries that an atlas must reach [choice]
 LEAST_PUBLIC = 20  # distinct public points without which no surface can be recognised [choice]
+FEWEST_PUBLIC = 10  # distinct public points to fit a filter to; fewer are best left as they are [choice]
+# Probability with which the spread of values that are nothing but noise is taken to be smaller than their
+# noise, for all columns together [choice]
+FALSE_ALARM = 1e-6
+# Records that a mixture found over those that were told before the spend, below which the verdict is that of
+# the records that were found; clipping alone leaves .8 and more of factor models [choice]
+FEWER = 0.5
+SURE_ERRORS = 2.0  # standard errors by which an estimate from public points must be above a limit [choice]
 # Public points for each column, of at most 20, below which a mixture is weighed alone if the noise is known.
 # 30 cells in 10 columns were taken for a surface in 3 of 57 releases, which left .90, 1 and 1 of the error
 # [measured, by the experiment "verdicts"]
@@ -53,6 +61,7 @@ AS_PREDICTED = 1.5  # factor between expected and predicted error that still cou
 
 HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW = "helps", "no gain", "harm likely", "not enough records"
 WORDS = (HELPS, NO_GAIN, HARM_LIKELY, TOO_FEW)
+NOT_JUDGED = "not judged: no noise was given"  # in a ledger, of a mixture that there is signal for
 # Units of errors in sentences; with a preprocessor there is one unit for all, and they need not name it.
 DATA_UNITS, MADS = " in the units of the data", " in MADs of the columns"
 RISK_ACCEPTED = "A risk to the result, not to privacy, was accepted"  # how the note in a guarantee begins

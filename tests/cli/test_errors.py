@@ -185,7 +185,7 @@ BAD = {
     "truncated reference": (instead(FIT, ("reference.", "reference-cut.")), "could not be read"),
     "reference of random bytes": (instead(FIT, ("reference.", "bytes.")), "could not be read"),
     "empty reference": (instead(FIT, ("reference.", "empty.")), "could not be read"),
-    "reference without rows": (instead(FIT, ("reference.", "none.")), "reference has 0 sample(s)"),
+    "reference without rows": (instead(FIT, ("reference.", "none.")), "reference has no rows"),
     "no reference": (
         instead(FIT, ("reference.parquet", "nothing.parquet")),
         "nothing.parquet does not exist",

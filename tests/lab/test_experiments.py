@@ -256,7 +256,7 @@ def quick(tmp_path_factory):
     return run
 
 
-LONG = ("torus", "swiss-roll")  # like the others, and longer
+LONG = ("sphere", "torus", "swiss-roll")  # like the others, and longer
 
 
 @pytest.mark.parametrize(

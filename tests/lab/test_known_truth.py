@@ -57,6 +57,7 @@ def test_queries_are_not_references(data):
     assert truth.smallest == pytest.approx(truth.clean.std(axis=0).min())
 
 
+@pytest.mark.slow
 def test_all_methods_in_their_quick_form(data, tmp_path):
     paths = KNOWN_TRUTH.run(tmp_path / "out", quick=True, data=data)
     names = {path.rsplit("/", 1)[-1] for path in paths}

@@ -127,14 +127,15 @@ def test_bits_do_not_depend_on_threads_batches_order_or_files(tmp_path):
 def test_invalid_records():
     _, data = torus(2500, 250)
     dirty = np.concatenate([data.references, [[np.nan, 0.0, 0.0], [np.inf, 1.0, 0.0], [1e300, 0.0, 0.0]]])
-    arguments = {"dim": 2, "budget": Budget(1.0, 0.1), "seed": 5, "n_public": 2500}
+    arguments = {"dim": 2, "budget": Budget(1.0, 0.1), "seed": 5}
     with pytest.raises(ValueError, match="non-finite"):
         release_atlas(dirty, data.queries, **arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", LargeDeltaWarning)
-        comp = release_atlas(dirty, data.queries, on_invalid="drop", **arguments)
-        ref = release_atlas(data.references, data.queries, on_invalid="drop", **arguments)
+        arguments |= {"adjacency": "add-remove", "n_public": 2500, "on_invalid": "drop"}
+        comp = release_atlas(dirty, data.queries, **arguments)
+        ref = release_atlas(data.references, data.queries, **arguments)
     np.testing.assert_array_equal(comp.transform(data.queries), ref.transform(data.queries))
 
 

@@ -23,6 +23,7 @@ from dpmd_fast import (
     LargeDeltaWarning,
     ManifoldDenoiser,
     paper_bandwidth,
+    release_moments,
 )
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
@@ -279,12 +280,48 @@ def test_a_large_budget_moves_closer_than_a_small_one():
     quiet = DPManifoldDenoiser(0.5, 2, Budget(1e4, 1e-4), seed=1).fit(Y).transform(Z)
     distances = []
     for epsilon in (0.5, 2.0, 8.0, 32.0):
-        model = DPManifoldDenoiser(0.5, 2, Budget(epsilon, 1e-4), seed=1).fit(Y)
+        model = DPManifoldDenoiser(0.5, 2, Budget(epsilon, 1e-4), accept_risk=True, seed=1).fit(Y)
         moved = model.transform(Z)
         ok = model.status_ == "ok"
         distances.append(np.linalg.norm(moved - quiet, axis=1)[ok].mean())
     assert distances == sorted(distances, reverse=True)
     assert distances[-1] < 0.2 * distances[0]
+
+
+# Whether it is worth a spend
+
+
+def test_a_spend_that_would_return_noise_is_refused(ledger):
+    Y, Z = curved(3000, 3, 2, seed=1, m=200)
+    book = {"ledger": ledger, "dataset": "people"}
+    small = Budget(0.05, 1e-6)
+    for options, words in (
+        ({}, "not enough records: 3,000 records are too few .* 0% of the queries would stand out"),
+        ({"mechanism": "projector"}, "harm likely: At epsilon = 0.05, .* the noise throws the median query"),
+    ):
+        model = DPManifoldDenoiser(0.5, 2, small, **options, **book).fit(Y)
+        with pytest.raises(ValueError, match=words + ".* Nothing was spent; accept_risk=True spends all"):
+            model.transform(Z)
+        assert ledger.history("people") == ()
+    with pytest.raises(ValueError, match=r"even if all of them were at one location, .* about "):
+        release_moments(Y[:20], Z, bandwidth=0.5, budget=small, **book)
+    assert ledger.history("people") == ()
+    model = DPManifoldDenoiser(0.5, 2, small, accept_risk=True, **book).fit(Y)
+    with pytest.warns(UserWarning, match="no query has enough of the reference around it"):
+        model.transform(Z)
+    (noted,) = (one for one in model.guarantee_.conditions if "risk" in one)
+    assert "'not enough records'" in noted
+    assert len(ledger.history("people")) == 1
+
+
+def test_few_queries_are_judged_by_what_holds_for_any_records():
+    """Five queries say nothing of where the records are, and with "add-remove" not even their number."""
+    Y, Z = curved(3000, 3, 2, seed=1, m=5)
+    far = Z + 100.0 * np.arange(5)[:, None]
+    for options in ({}, {"adjacency": "add-remove"}):
+        model = DPManifoldDenoiser(0.5, 2, Budget(1.0, 1e-6), **options).fit(Y)
+        moved = model.transform(far)
+        np.testing.assert_array_equal(moved[1:], far[1:])
 
 
 # Status

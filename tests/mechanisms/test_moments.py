@@ -221,7 +221,7 @@ def test_noise_has_the_deviation_that_is_stated(adjacency):
     rng = np.random.default_rng(0)
     locations = rng.uniform(-1e3, 1e3, (20_000, 4))
     release = release_moments(
-        np.full((10, 4), 1e5), locations, bandwidth=1.0, budget=BUDGET, adjacency=adjacency, seed=7
+        np.full((50, 4), 1e5), locations, bandwidth=1.0, budget=BUDGET, adjacency=adjacency, seed=7
     )
     np.testing.assert_array_equal(release.values, release.values.transpose(0, 2, 1))
     upper = np.triu_indices(5, 1)
@@ -421,7 +421,7 @@ def test_invalid_records_are_dropped_without_a_word(tmp_path):
             release_moments(single, locations, **options).values,
             release_moments(Y.astype(np.float32), locations, **options).values,
         )
-        nothing = release_moments(np.full((20, 3), np.nan), locations, **options)
+        nothing = release_moments(np.full((300, 3), np.nan), locations, **options)
         np.testing.assert_array_equal(nothing.values, release_moments(Y + 1e3, locations, **options).values)
 
 

@@ -79,7 +79,8 @@ def preprocessing(reference=Y, queries=Z, budget=BUDGET, **options):
 
 def denoiser(mechanism):
     def denoise(reference=Y, queries=Z, budget=BUDGET, **options):
-        model = DPManifoldDenoiser(0.6, 1, budget, mechanism=mechanism, steps=2, **options)
+        options = {"mechanism": mechanism, "steps": 2, "accept_risk": True, **options}
+        model = DPManifoldDenoiser(0.6, 1, budget, **options)
         model.fit(reference).transform(queries)
         return model.guarantee_
 
@@ -192,7 +193,7 @@ def test_without_a_ledger_the_guarantee_says_so(route):
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_no_private_number_is_kept(route, adjacency, ledger):
     ledger.create("counted", 1.0, 1e-6, adjacency=adjacency)
-    options = {"n_public": 2000} if route in COUNTED else {}
+    options = {"n_public": 2000} if route in COUNTED and adjacency == "add-remove" else {}
     ROUTES[route](ledger=ledger, dataset="counted", adjacency=adjacency, **options)
     (spend,) = ledger.history("counted")
     numbers = [value for value in spend.parameters.values() if isinstance(value, (int, float))]
@@ -367,7 +368,8 @@ def test_what_is_not_private_is_not_sold(ledger):
 def test_a_fit_allows_as_many_transforms_as_the_ledger_pays_for(mechanism, ledger):
     small = Budget(0.5, 1e-6)
     payable = int(ledger.total("people").mu2 / small.mu**2)
-    model = DPManifoldDenoiser(0.6, 1, small, mechanism=mechanism, ledger=ledger, dataset="people").fit(Y)
+    options = {"mechanism": mechanism, "accept_risk": True, "ledger": ledger, "dataset": "people"}
+    model = DPManifoldDenoiser(0.6, 1, small, **options).fit(Y)
     assert ledger.history("people") == ()
     results = [model.transform(Z) for _ in range(payable)]
     assert payable > 5
@@ -397,7 +399,7 @@ def test_the_conventions_hold_with_a_ledger(ledger):
     assert "people" in repr(twin)
     again = pickle.loads(pickle.dumps(copy.deepcopy(twin)))
     again.fit(Y).transform(Z)
-    twin.set_params(budget=Budget(0.5, 1e-6)).fit(Y).transform(Z)
+    twin.set_params(budget=Budget(0.5, 1e-6), accept_risk=True).fit(Y).transform(Z)
     assert len(ledger.history("people")) == 2
     by_path = clone(DPManifoldDenoiser(0.6, 1, BUDGET, ledger=ledger.path, dataset="people"))
     by_path.fit(Y).transform(Z)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -210,6 +211,48 @@ def test_an_accepted_risk_is_noted_in_guarantee_and_ledger(ledger):
     with pytest.raises(RuntimeError, match="no chart"):
         release_atlas(data.references, data.queries, dim=1, bandwidth=0.1, accept_risk=True, **book)
     assert ledger.history("people")[1].parameters["verdict"] == "not enough records"
+
+
+@pytest.mark.parametrize(("n", "word"), [(0, "not enough records"), (4_000, "helps"), (20_000, "helps")])
+def test_a_guessed_number_of_records_is_judged_by_what_was_found(n, word):
+    """With "add-remove" the number of records is private: the released masses say how many there were."""
+    rng = np.random.default_rng(0)
+    loadings = rng.normal(size=(2, 6))
+    records = rng.normal(size=(n, 2)) @ loadings + 0.3 * rng.normal(size=(n, 6))
+    queries = rng.normal(size=(40, 2)) @ loadings + 0.6 * rng.normal(size=(40, 6))
+    made = release_mixture(
+        records,
+        public=queries,
+        noise=0.5,
+        budget=Budget(1.0, 1e-6),
+        adjacency="add-remove",
+        n_public=20_000,
+        seed=1,
+    )
+    assert made.verdict.word == word
+    if n == 0:
+        assert "not 20,000, which is too few for this budget: it is mostly noise" in made.verdict.sentence
+        assert made.verdict.expected_error == made.verdict.raw_error
+        assert made.verdict.reach == 0.0
+    if n == 4_000:
+        number = int(made.verdict.sentence.split("found about ")[1].split(" ")[0].replace(",", ""))
+        assert 2_500 <= number <= 5_000
+    if n == 20_000:
+        assert "found about" not in made.verdict.sentence
+
+
+def test_a_public_number_of_records_cannot_be_overruled():
+    data = simulate(make_shape("circle"), 60, 60, 0.1, np.random.default_rng(0))
+    for release in (partial(release_atlas, anchors=data.queries, dim=1), release_mixture):
+        with pytest.raises(ValueError, match="n_public = 50000: must be left out; the reference has 60"):
+            release(data.references, budget=Budget(1.0, 1e-6), n_public=50_000)
+
+
+def test_a_mixture_for_unknown_noise_is_not_recorded_as_judged(ledger):
+    records = np.random.default_rng(0).normal(size=(20_000, 3))
+    release_mixture(records, budget=Budget(1.0, 1e-6), ledger=ledger, dataset="people")
+    (spend,) = ledger.history("people")
+    assert spend.parameters["verdict"] == "not judged: no noise was given"
 
 
 def test_no_risk_is_noted_where_none_was_taken(models):

@@ -111,13 +111,39 @@ def test_five_queries():
     made = plan(queries, 50_000, budget=BUDGET, noise=0.5)  # in MADs
     assert (made.model, made.atlas) == ("mixture", None)
     assert "the public points alone are too few to learn from" in made.advice
-    with pytest.raises(ValueError, match=r"anchors has 5 sample\(s\): must have at least D \+ 2 = 22"):
+    with pytest.raises(
+        ValueError, match="anchors has 5 points: an atlas of 20 columns needs at least 22; if the"
+    ):
         plan(queries, 50_000, budget=BUDGET)
     few = circle(5).queries
     for noise in (None, 0.3):
         made = plan(few, 20_000, budget=BUDGET, noise=noise, model="atlas")
         assert made.model == "nothing"
         assert "5 different public point(s) cannot show a surface: an atlas needs 20" in made.advice
+
+
+def test_an_atlas_divides_errors_among_columns_as_it_is():
+    """A circle in two of three columns with unequal noises: an atlas lets noise along it pass to others."""
+    sample = circle(400, 30_000)
+    rng = np.random.default_rng(5)
+    noise = np.array([0.05, 0.1, 0.1])
+    truth = np.column_stack([sample.clean, np.zeros(len(sample.clean))])
+    queries = truth + noise * rng.normal(size=truth.shape)
+    records = np.column_stack([sample.references, np.zeros(len(sample.references))])
+    foreseen = plan(queries, len(records), budget=BUDGET, noise=noise / mads(queries), dim=1)
+    assert foreseen.model == "atlas"
+    atlas = release_atlas(
+        records, queries, dim=1, budget=BUDGET, noise=noise / mads(queries), accept_risk=True, seed=1
+    )
+    found = np.sqrt(((atlas.transform(queries) - truth) ** 2).mean(axis=0))
+    predicted = np.array([one.predicted for one in foreseen.columns])
+    assert [one.raw for one in foreseen.columns] == pytest.approx(noise)
+    assert predicted[:2] == pytest.approx(found[:2], rel=0.2)
+    assert max(predicted[2], found[2]) < 0.1 * noise[2]
+    assert predicted[0] / noise[0] > 1.2 * predicted[1] / noise[1]  # one ratio for all would be wrong
+    assert foreseen.atlas.predicted_error == pytest.approx(math.sqrt((predicted**2).mean()))
+    in_units = math.sqrt(float(((predicted / mads(queries)) ** 2).mean()))
+    assert foreseen.predicted_error == pytest.approx(in_units)
 
 
 def test_constant_columns():

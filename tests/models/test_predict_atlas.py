@@ -146,11 +146,10 @@ def test_data_near_no_surface_are_harmed(known):
     assert made.advice.startswith("Do not spend: ")
     with pytest.raises(ValueError, match=r"^harm likely: The public points lie near no .* Nothing was spent"):
         release_atlas(
-            markers(500, 3),
+            markers(50_000, 3),
             queries,
             dim=made.dim,
             budget=BUDGET,
-            n_public=50_000,
             noise=in_mads(queries, 0.5) if known else None,
         )
 
@@ -171,7 +170,7 @@ def test_a_given_bandwidth_is_checked_too():
     few = plan(data.queries, 1000, budget=BUDGET, dim=2, bandwidth=0.8)
     assert few.verdict == "not enough records"
     with pytest.raises(ValueError, match=r"^not enough records: "):
-        release_atlas(data.clean + 0.01, data.queries, dim=2, bandwidth=0.8, budget=BUDGET, n_public=1000)
+        release_atlas(data.clean + 0.01, data.queries, dim=2, bandwidth=0.8, budget=BUDGET)
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from dpmd_fast import Budget, Preprocessor, plan, release_mixture
+from dpmd_fast.models.public_only import check_noise_fits, judge_queries
 from dpmd_fast.models.verdict import GAIN, LEAST_SIGNAL, SURE_GAIN, SURE_SIGNAL
 
 BUDGET = Budget(1.0, 1e-6)
@@ -64,11 +65,14 @@ def test_the_number_of_records_that_is_enough_is_enough(adjacency):
     assert few.signal_to_noise < LEAST_SIGNAL
     assert few.verdict == "not enough records"
     assert "100 records are too few at epsilon = 1, delta = 1e-06: even one component would be" in few.advice
-    assert f"about {n:,} records would be enough" in few.advice
-    options = {"budget": BUDGET, "adjacency": adjacency, "n_public": n}
-    assert len(release_mixture(people(n, 2), **options).weights) == 1
-    with pytest.raises(ValueError, match=f"about {n:,} records would be enough. Nothing was spent"):
-        release_mixture(people(n, 2), **{**options, "n_public": n - 5})
+    sure = few.mixture.sure_records
+    words = f"about {n:,} records are needed at least, and {sure:,} for a small gain."
+    assert words in few.advice
+    guess = {"n_public": n} if adjacency == "add-remove" else {}
+    options = {"budget": BUDGET, "adjacency": adjacency}
+    assert len(release_mixture(people(n, 2), **options, **guess).weights) == 1
+    with pytest.raises(ValueError, match=f"{words} Nothing was spent"):
+        release_mixture(people(n - 5, 2), **options, **({"n_public": n - 5} if guess else {}))
     enough = weigh(queries, n, adjacency=adjacency)
     assert (enough.components, enough.rounds, enough.mixture.enough_records) == (1, 1, n)
     assert enough.verdict != "not enough records"
@@ -117,6 +121,10 @@ def test_many_queries_need_no_reference():
     assert unsure.verdict == "no gain"
     assert SURE_GAIN < unsure.predicted_error / min(unsure.raw_error, unsure.public_only_error) < GAIN
     assert "but 1,500 records are so few that this may be wrong" in unsure.advice
+    assert f"about {unsure.mixture.sure_records:,} records would be enough" in unsure.advice
+    sure = weigh(noisy(people(20, 1), 0.5), unsure.mixture.sure_records)
+    assert sure.signal_to_noise >= SURE_SIGNAL
+    assert sure.verdict == "helps"
 
 
 def test_noise_and_units():
@@ -131,7 +139,9 @@ def test_noise_and_units():
     assert [one.raw for one in by_name.columns] == pytest.approx([0.5] * 6)
     assert all(one.predicted < one.raw for one in by_name.columns)
     given = weigh(queries, 9000, noise=0.5 / scale, preprocess=_units(queries))
-    assert replace(given, advice="", mixture=None) == replace(by_number, advice="", mixture=None)
+    assert (given.unit, by_number.unit) == ("preprocessed units", "MADs of the columns")
+    plain = {"advice": "", "mixture": None, "unit": ""}
+    assert replace(given, **plain) == replace(by_number, **plain)
     assert replace(given.mixture, verdict=None) == replace(by_number.mixture, verdict=None)
     assert "the error of a value from" in given.advice  # in preprocessed units, which are not named
     assert "the error of a value in MADs of the columns from" in by_number.advice
@@ -158,6 +168,32 @@ def test_clipped_and_logged_columns():
     assert [one.raw for one in made.columns] == pytest.approx([0.5] * 6)
 
 
+def test_noise_beyond_the_spread_of_the_values_that_have_it_is_refused():
+    """Values that are nothing but noise of that size pass, in a million tables but one."""
+    queries = noisy(people(200, 1), 0.5)
+    frame = pd.DataFrame(queries * [1, 1, 1, 1, 1, 100], columns=list("abcdef"))
+    noise = dict.fromkeys("abcde", 0.5) | {"f": 5000.0}
+    with pytest.raises(
+        ValueError, match=r"noise of column 'f' is 5e\+03: must not be larger than the spread of its"
+    ):
+        weigh(frame, 9000, noise=noise)
+    with pytest.raises(ValueError, match=r"noise of column 'f' is 5e\+03"):
+        release_mixture(people(9000, 2), public=frame, noise=noise, budget=BUDGET)
+    with pytest.raises(ValueError, match="noise of column 0 is"):
+        weigh(queries, 9000, noise=20.0)
+    rng = np.random.default_rng(5)
+    for m in (2, 5, 30, 300):
+        for _ in range(20):
+            check_noise_fits(rng.normal(size=(m, 3)), np.ones(3), Preprocessor((0,) * 3, (1,) * 3))
+
+
+def test_rows_that_are_copies_count_once():
+    few = noisy(people(5, 1), 0.5)
+    assert weigh(np.repeat(few, 40, axis=0), 9000).public_only_error == weigh(few, 9000).public_only_error
+    ten = judge_queries(np.tile(people(30, 1), (5, 1)), np.full(6, 0.5))
+    assert len(ten.points) == 30
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -172,7 +208,7 @@ def test_clipped_and_logged_columns():
         ({"budget": 1.0}, "budget = 1.0"),
         ({"adjacency": "none"}, "adjacency = 'none'"),
         ({"preprocess": "scales.json"}, "preprocess = 'scales.json': must be a Preprocessor or None"),
-        ({"preprocess": Preprocessor((0.0,), (1.0,))}, "anchors has 6 features: must have 1"),
+        ({"preprocess": Preprocessor((0.0,), (1.0,))}, "anchors has 6 columns: must have 1"),
         ({"anchors": np.full((9, 6), np.inf)}, "anchors contains infinity"),
         ({"anchors": np.full((9, 6), np.nan)}, "anchors has no values in column 0"),
         ({"anchors": np.zeros((9, 6))}, "median absolute deviation of 0"),

@@ -10,7 +10,8 @@ import pytest
 from dpmd_fast.lab.datasets import make_shape, simulate
 from dpmd_fast.models import public_only
 from dpmd_fast.models.geometry.anchors import rms_radius
-from dpmd_fast.models.public_only import FEWEST, judge_queries, root, smoothing_errors
+from dpmd_fast.models.public_only import judge_queries, root, smoothing_errors
+from dpmd_fast.models.verdict import FEWEST_PUBLIC
 
 LOADINGS = np.random.default_rng(0).normal(size=(2, 6))
 
@@ -97,7 +98,7 @@ def test_groups_are_found_by_a_mixture_of_the_queries_own():
 
 def test_points_that_tell_nothing():
     rng = np.random.default_rng(0)
-    for m in (0, 1, FEWEST - 1):
+    for m in (0, 1, FEWEST_PUBLIC - 1):
         few = judge_queries(rng.normal(size=(m, 3)), np.full(3, 0.5), 1)
         assert few.method == "none"
         np.testing.assert_array_equal(few.alone, few.raw)

@@ -395,6 +395,7 @@ def test_a_dask_frame(kind):
         assert computed["name"].tolist() == TABLE["name"].to_pylist()
 
 
+@pytest.mark.slow  # one of an atlas, in tests/reference, is not
 def test_a_spark_frame(spark):
     schema = "name string, c double, a float, b int"
     rows = [

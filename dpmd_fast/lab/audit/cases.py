@@ -102,7 +102,12 @@ def _moments_end_to_end(effort: float) -> Finding:
     def draw(side: int, count: int) -> Floats:
         values = [
             release_moments(
-                neighbours[side], LOCATIONS, bandwidth=BANDWIDTH, budget=BUDGET, n_threads=1
+                neighbours[side],
+                LOCATIONS,
+                bandwidth=BANDWIDTH,
+                budget=BUDGET,
+                accept_risk=True,
+                n_threads=1,
             ).values
             for _ in range(count)
         ]
@@ -202,7 +207,8 @@ def two_steps(effort: float) -> Iterator[Finding]:
 
     def transform(side: int) -> tuple[list[Part], list[Floats], float]:
         """Return the releases of one run: sums of both neighbours at its locations, its values, its mu."""
-        model = DPManifoldDenoiser(BANDWIDTH, 1, BUDGET, steps=2, n_threads=1).fit(neighbours[side])
+        model = DPManifoldDenoiser(BANDWIDTH, 1, BUDGET, steps=2, accept_risk=True, n_threads=1)
+        model.fit(neighbours[side])
         with recorded(direct, "noisy_moments") as calls:
             model.transform(queries)
         parts = []
@@ -299,7 +305,13 @@ def algorithm_two(effort: float) -> Iterator[Finding]:
     inputs = []
     for side in (0, 1):
         model = DPManifoldDenoiser(
-            BANDWIDTH, 1, BUDGET, mechanism="projector", sensitivity_constant=constant, n_threads=1
+            BANDWIDTH,
+            1,
+            BUDGET,
+            mechanism="projector",
+            sensitivity_constant=constant,
+            accept_risk=True,
+            n_threads=1,
         )
         with (
             recorded(algorithm2, "noisy_projectors") as projectors,

@@ -44,8 +44,8 @@ from dpmd_fast.models.geometry.bandwidth import BandwidthSearch
 from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.geometry.tuning import LEAST_COLUMNS, MOST_ROUNDS, SMALLEST_SHARE
 from dpmd_fast.models.outcome import atlas_outcome
-from dpmd_fast.models.plan import judge_public
-from dpmd_fast.models.predict_atlas import predict_atlas
+from dpmd_fast.models.plan import PublicSide, judge_public
+from dpmd_fast.models.predict_atlas import AtlasPrediction, predict_atlas
 from dpmd_fast.models.preprocessor import INVALID, Preprocessor
 from dpmd_fast.models.verdict import DATA_UNITS, refuse_unless_worth, risk_noted
 from dpmd_fast.privacy.budget import Budget
@@ -168,26 +168,12 @@ def release_atlas(
         choose_lattice(math.sqrt(share) * budget.mu, 1.0, adjacency)
     kernels = ("atlas", "subspace") if Z.shape[1] >= LEAST_COLUMNS else ("atlas",)
     ensure(*kernels, *(() if noise is None else ("posterior",)))  # the prediction runs some of them
-    public = None
-    if noise is not None:
-        given = Z
-        if preprocess is not None:  # in original units
-            given = np.asarray(public_points("anchors", anchors, original, reference), dtype=np.float64)
-        public = judge_public(given, source.column_names, noise, preprocess, "anchors", terms.n_threads)
-    Z = thinned(Z)
-    predicted = predict_atlas(
-        Z,
-        n,
-        budget,
-        dim=shape.dim,
-        bandwidth=shape.bandwidth,
-        cover=shape.cover,
-        adjacency=adjacency,
-        noise=None if public is None else public.noise_for_atlas,
-        alone=math.nan if public is None else public.alone_for_atlas,
-        unit=DATA_UNITS if preprocess is None else "",
-        n_threads=terms.n_threads,
+    given = (
+        Z if preprocess is None or noise is None else public_points("anchors", anchors, original, reference)
     )
+    noise = None if noise is None else _Noise(np.asarray(given, dtype=np.float64), noise)
+    Z = thinned(Z)
+    public, predicted = _predicted(Z, noise, n, shape, terms, source.column_names, preprocess)
     refuse_unless_worth(predicted.verdict, accept_risk)
     guarantee = terms.certified(budget.mu, "the atlas and all that is made with it")
     mechanism = prepare(
@@ -229,6 +215,42 @@ class _Shape(NamedTuple):
     dim: int | None
     rounds: int | None
     cover: float
+
+
+class _Noise(NamedTuple):
+    """Noise as it was given, of the anchors in original units."""
+
+    anchors: Floats
+    given: Any
+
+
+def _predicted(
+    Z: Floats,
+    noise: _Noise | None,
+    n: int,
+    shape: _Shape,
+    terms: Terms,
+    names: tuple[str, ...] | None,
+    preprocess: Preprocessor | None,
+) -> tuple[PublicSide | None, AtlasPrediction]:
+    """Return what the anchors can do by themselves, if their noise is known, and what an atlas would do."""
+    public = None
+    if noise is not None:
+        public = judge_public(noise.anchors, names, noise.given, preprocess, "anchors", terms.n_threads)
+    predicted = predict_atlas(
+        Z,
+        n,
+        terms.budget,
+        dim=shape.dim,
+        bandwidth=shape.bandwidth,
+        cover=shape.cover,
+        adjacency=terms.adjacency,
+        noise=None if public is None else public.noise_for_atlas,
+        alone=math.nan if public is None else public.alone_for_atlas,
+        unit=DATA_UNITS if preprocess is None else "",
+        n_threads=terms.n_threads,
+    )
+    return public, predicted
 
 
 class _Built(NamedTuple):

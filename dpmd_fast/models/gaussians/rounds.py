@@ -20,25 +20,37 @@ from dpmd_fast.kernels.sums.mixtures import make_mixture_frames
 from dpmd_fast.models.gaussians.components import Floats, Gaussians, in_data_units, not_flat, read_moments
 from dpmd_fast.models.gaussians.recipe import Recipe, public_normal, start
 from dpmd_fast.models.gaussians.regroup import Pairs, Rounds, chosen, evidence, join, split, with_records
-from dpmd_fast.models.gaussians.tuning import HOMOGENEOUS, LEAST_MASS, SPLIT_AFTER, TRIAL
+from dpmd_fast.models.gaussians.tuning import CLIP, HOMOGENEOUS, LEAST_MASS, SPLIT_AFTER, TRIAL
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice
 
 ReleaseSums = Callable[[Gaussians, float, Lattice], Floats]
 
 
+class Found(NamedTuple):
+    """Number of records in the unit of `Recipe.signal`, as the released masses say, and its deviation.
+
+    Clipped records count less, so it is somewhat too small.
+    """
+
+    signal: float
+    deviation: float
+
+
 class Made(NamedTuple):
-    """The released components, their masses over the noise, and what each release spent."""
+    """The released components, their masses over the noise, what each release spent and what was found."""
 
     model: Gaussians
     signals: tuple[float, ...]
     spends: list[tuple[str, float]]
+    found: Found
 
 
 def run_rounds(columns: int, recipe: Recipe, mu: float, adjacency: Adjacency, release: ReleaseSums) -> Made:
     """Spend a budget of `mu`: all records as one component, then the rounds of all components."""
     model = whole = public_normal(columns)
     spends: list[tuple[str, float]] = []
+    totals: list[Found] = []
     history: Rounds = []
     trials: dict[int, Pairs] = {}  # halves of components, by the round after which they may be joined
     last = len(recipe.shares) - 1
@@ -51,6 +63,9 @@ def run_rounds(columns: int, recipe: Recipe, mu: float, adjacency: Adjacency, re
         found = read_moments(release(model, tau, lattice), lattice.noise_scale)
         model = not_flat(in_data_units(model, found), whole)
         spends.append((what, share * mu**2))
+        if number:  # the first release, in public units, may clip most of every record
+            unit = tau / (CLIP * (columns + HOMOGENEOUS)) / math.sqrt(share)
+            totals.append(Found(unit * float(found.signals.sum()), unit * math.sqrt(size)))
         history = [*history, (share, found.signals)] if number > 1 else [(share, found.signals)]
         if number in trials:
             model, history = join(model, history, trials.pop(number))
@@ -60,7 +75,14 @@ def run_rounds(columns: int, recipe: Recipe, mu: float, adjacency: Adjacency, re
             history = []
     kept = with_records(evidence(history))
     signals = np.maximum(history[-1][1][kept], LEAST_MASS)
-    return Made(chosen(model, kept), tuple(signals.tolist()), spends)
+    return Made(chosen(model, kept), tuple(signals.tolist()), spends, _together(totals))
+
+
+def _together(totals: list[Found]) -> Found:
+    """Return the mean of independent estimates, each by the inverse of its variance."""
+    weights = [one.deviation**-2 for one in totals]
+    mean = math.fsum(w * one.signal for w, one in zip(weights, totals, strict=True)) / math.fsum(weights)
+    return Found(mean, math.fsum(weights) ** -0.5)
 
 
 def rehearse(points: Floats, n: int, recipe: Recipe, mu: float, adjacency: Adjacency, seed: int) -> Gaussians:

@@ -237,21 +237,26 @@ def search_before_spending(
 
 
 def leading(Z: Floats, least: int = 2) -> Floats:
-    """Return public points in their leading coordinates, which stand in for the subspace to be released.
+    """Return public points in their leading coordinates, which stand in for the subspace to be released."""
+    return np.ascontiguousarray((Z - Z.mean(axis=0)) @ leading_basis(Z, least))
+
+
+def leading_basis(Z: Floats, least: int = 2) -> Floats:
+    """Return the orthonormal directions (D, q) in which public points vary most.
 
     At least `least` of them are kept: a surface needs one more than its dimension.
 
     Those are left out whose variance could be that of noise of the same size in all coordinates: below the
     edge of the Marchenko-Pastur law for so many points.
     """
-    center = Z.mean(axis=0)
     values, vectors = np.linalg.eigh(np.cov(Z.T))
     values, vectors = values[::-1], vectors[:, ::-1]
     ratio = min(1.0, len(values) / len(Z))
     noise = float(np.median(values)) / (1.0 - ratio / 3.0)
     kept = int((values > 1.1 * (1.0 + math.sqrt(ratio)) ** 2 * noise).sum())
     kept = max(2, least, min(kept, len(values) // 2))
-    return np.ascontiguousarray((Z - center) @ vectors[:, :kept])
+    basis: Floats = vectors[:, :kept]
+    return basis
 
 
 def predicted_noise(h: float, signal: float) -> float:

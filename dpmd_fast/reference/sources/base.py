@@ -64,7 +64,7 @@ class ReferenceSource(ABC):
         rereadable: bool = True,
     ) -> None:
         if n_columns < 1:
-            raise UserValueError("reference has 0 feature(s) while a minimum of 1 is required.")
+            raise UserValueError("reference has no columns: must have at least one")
         self.reference = reference
         self.n_columns = n_columns
         self.column_names = column_names

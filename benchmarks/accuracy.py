@@ -105,7 +105,12 @@ def needed_constant(sample: Simulation, shape: Shape, bandwidth: float) -> float
 def paper(sample: Simulation, shape: Shape, bandwidth: float, delta: float, constant: float) -> list[float]:
     budget = Budget(1.0, delta, conversion="paper")
     model = DPManifoldDenoiser(
-        bandwidth, shape.dim, budget, mechanism="projector", sensitivity_constant=constant
+        bandwidth,
+        shape.dim,
+        budget,
+        mechanism="projector",
+        sensitivity_constant=constant,
+        accept_risk=True,
     )
     return errors(model.fit(sample.references).transform(sample.queries), shape)
 

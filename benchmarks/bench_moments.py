@@ -146,6 +146,8 @@ class CircleAccuracy(Suite):
 
     def track_error(self, delta):
         warnings.simplefilter("ignore", LargeDeltaWarning)
-        model = DPManifoldDenoiser(self.bandwidth, 1, Budget(1.0, delta), seed=0, n_threads=THREADS)
+        model = DPManifoldDenoiser(
+            self.bandwidth, 1, Budget(1.0, delta), accept_risk=True, seed=0, n_threads=THREADS
+        )
         moved = model.fit(self.Y).transform(self.Z)
         return float(distance_to_manifold(moved, circle()).mean())

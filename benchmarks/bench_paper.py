@@ -14,7 +14,9 @@ BUDGET = Budget(epsilon=1.0, delta=0.1)
 
 def private(bandwidth, dim, budget=BUDGET, seed=None, mechanism="projector"):
     warnings.simplefilter("ignore", LargeDeltaWarning)
-    return DPManifoldDenoiser(bandwidth, dim, budget, mechanism, steps=STEPS, seed=seed, n_threads=THREADS)
+    return DPManifoldDenoiser(
+        bandwidth, dim, budget, mechanism, steps=STEPS, accept_risk=True, seed=seed, n_threads=THREADS
+    )
 
 
 class Estimators(Suite):

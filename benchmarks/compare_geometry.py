@@ -180,7 +180,14 @@ def compare_algorithm2(case: Case, problem: Problem, repeats: int) -> Algorithm2
 
     def fit() -> DPManifoldDenoiser:
         model = DPManifoldDenoiser(
-            radius, case.d, BUDGET, mechanism="projector", steps=STEPS, theta=THETA, n_threads=THREADS
+            radius,
+            case.d,
+            BUDGET,
+            mechanism="projector",
+            steps=STEPS,
+            theta=THETA,
+            accept_risk=True,
+            n_threads=THREADS,
         )
         return model.fit(Y)
 

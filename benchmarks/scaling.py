@@ -114,7 +114,7 @@ def make_call(cell: Cell, folder: Path) -> tuple[Callable[[], Any], Atlas | None
     small, problem = make_problem(case._replace(n=1000, m=10)), make_problem(case)
 
     def fit_transform(Y: np.ndarray, Z: np.ndarray, radius: float) -> np.ndarray:
-        model = DPManifoldDenoiser(radius, cell.d, mechanism="projector", **options)
+        model = DPManifoldDenoiser(radius, cell.d, mechanism="projector", accept_risk=True, **options)
         return model.fit(Y).transform(Z)
 
     fit_transform(*small)

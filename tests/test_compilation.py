@@ -184,7 +184,7 @@ def test_kernels_are_made_ready_before_the_debit(monkeypatch, ledger):
 
     monkeypatch.setattr(type(ledger), "spend", spending)
     Y = np.random.default_rng(0).normal(size=(100, 2))
-    paid = {"budget": Budget(0.1, 1e-7), "ledger": ledger, "dataset": "people"}
+    paid = {"budget": Budget(0.5, 1e-7), "ledger": ledger, "dataset": "people"}
     release_moments(Y, Y[:5] + 0.1, bandwidth=1.0, **paid)
     assert happened == [("moments",), "debit"]
     release_moments(Y, Y[:5] + 0.1, bandwidth=1.0, **paid)  # looks once in a process
@@ -200,7 +200,7 @@ def test_an_interruption_while_kernels_are_compiled_spends_nothing(monkeypatch, 
     Y = np.random.default_rng(0).normal(size=(100, 2))
     with pytest.raises(KeyboardInterrupt):
         release_moments(
-            Y, Y[:5] + 0.1, bandwidth=1.0, budget=Budget(0.1, 1e-7), ledger=ledger, dataset="people"
+            Y, Y[:5] + 0.1, bandwidth=1.0, budget=Budget(0.5, 1e-7), ledger=ledger, dataset="people"
         )
     assert ledger.history("people") == ()
 

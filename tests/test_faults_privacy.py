@@ -115,7 +115,7 @@ def test_ledgers_that_may_not_be_written(here):
             os.chmod(path, file)
             os.chmod("folder", folder)
             try:
-                release_moments(np.ones((9, 2)), np.zeros((1, 2)), bandwidth=3.0, budget=Budget(1.0, 1e-6),
+                release_moments(np.ones((99, 2)), np.zeros((1, 2)), bandwidth=3.0, budget=Budget(1.0, 1e-6),
                                 ledger=path, dataset="clinic")
             except OSError as error:
                 told.append([type(error).__name__, str(error)])
@@ -381,7 +381,7 @@ LIMITED = """
     rng, told = np.random.default_rng(0), []
     Y, Z = rng.normal(size=(100, 60)), rng.normal(size=(30_000, 60))
     paid = {"ledger": sys.argv[1], "dataset": "clinic"}
-    release_moments(Y, Z[:3], bandwidth=9.0, budget=Budget(0.1, 1e-6), on_invalid="drop")
+    release_moments(Y, Z[:3], bandwidth=9.0, budget=Budget(0.5, 1e-6), on_invalid="drop")
     model = DPManifoldDenoiser(9.0, 1, Budget(0.5, 1e-6), **paid).fit(Y)
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()

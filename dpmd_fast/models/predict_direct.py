@@ -15,6 +15,8 @@ from dpmd_fast.models.geometry.tuning import HOMOGENEOUS, OCCUPIED
 from dpmd_fast.models.verdict import HARM_LIKELY, HELPS, LEAST_PUBLIC, LEAST_REACH, TOO_FEW, Verdict
 from dpmd_fast.privacy.budget import Budget
 
+_MOST_QUERIES = 500  # that are looked at: more do not change their share
+
 
 def predict_moments(n: int | None, noise_scale: float, budget: Budget) -> Verdict:
     """Judge a release of moments of `n` records, whose noise has deviation `noise_scale`."""
@@ -45,7 +47,8 @@ def predict_direct(
     if found.word != HELPS or n is None or len(points) < LEAST_PUBLIC:
         return found
     points = thinned(points)
-    around = public_moments(points, points, bandwidth, HOMOGENEOUS, n_threads)
+    at = points[:: -(-len(points) // _MOST_QUERIES)]
+    around = public_moments(points, at, bandwidth, HOMOGENEOUS, n_threads)
     share = np.maximum(0.0, around.mass - 1.0) / (len(points) - 1)  # a query is no neighbour of itself
     reach = float((share * n * HOMOGENEOUS / noise_scale >= OCCUPIED).mean())
     if reach >= LEAST_REACH:

@@ -23,7 +23,7 @@ FIT = (
 )
 DENOISE = (
     "denoise --reference reference.parquet queries.parquet --dim 1 --bandwidth 0.6 --epsilon 1 --delta 1e-6 "
-    f"{PAID} -o new.parquet"
+    f"--accept-risk {PAID} -o new.parquet"
 )
 TRANSFORM = "transform --atlas atlas.dpmd queries.parquet -o new.parquet"
 FIT_MIXTURE = (
@@ -201,7 +201,7 @@ BAD = {
     "anchors with words": (instead(FIT, ("queries", "words")), "choose among 'x', 'y', with --columns"),
     "anchors with NaN": (instead(FIT, ("queries", "nan")), "nan.parquet contains NaN or infinity"),
     "anchors without rows": (instead(FIT, ("queries", "none")), "none.parquet has no rows"),
-    "too few anchors": (instead(FIT, ("queries", "few")), "must have at least D + 2 = 4"),
+    "too few anchors": (instead(FIT, ("queries", "few")), "an atlas of 2 columns needs at least 4"),
     "anchors without names": (instead(FIT, ("queries.parquet", "queries.npy")), "give --columns"),
     "unknown column": (f"{FIT} --columns x,z", "columns holds 'z'"),
     "column twice": (f"{FIT} --columns x,x", "more than once"),
@@ -274,7 +274,7 @@ BAD = {
     "mixture: no rounds": (f"{FIT_MIXTURE} --rounds 0", "--rounds = 0"),
     "mixture: too few records": (
         instead(FIT_MIXTURE, ("--epsilon 8", "--epsilon 0.05")),
-        "records would be enough. Nothing was spent; --accept-risk spends all the same",
+        "for a small gain. Nothing was spent; --accept-risk spends all the same",
     ),
     "mixture: overspend": (instead(FIT_MIXTURE, ("clinic", "poor")), "at most --epsilon 0.5 can be paid"),
     "mixture: units of the reference": (
@@ -299,7 +299,8 @@ BAD = {
     "clean without noise": (
         instead(CLEAN, ("--noise 0.5", "")),
         "--noise: must be given with a mixture: the deviation of the measurement error of the queries, as a "
-        "number in preprocessed units or as column=value in the unit of each column; 0 only fills in missing",
+        "number in preprocessed units (without a preprocessor in median absolute deviations of the queries) or "
+        "as column=value in the unit of each column; 0 only fills in missing",
     ),
     "noise for an atlas": (
         f"{TRANSFORM} --noise 0.5",

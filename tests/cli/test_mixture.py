@@ -337,7 +337,7 @@ def test_plan(here, capsys):
     out = run(capsys, command)
     assert told["advice"] in out
     assert re.search(rf"^components +{expected.components}$", out, re.M)
-    assert re.search(rf"^predicted after the model +{expected.predicted_error:.3g}$", out, re.M)
+    assert re.search(rf"^predicted after the model +{expected.predicted_error:.3g} MADs", out, re.M)
     few = ask(capsys, command.replace(str(N), "20"))
     assert (few["verdict"], few["model"]) == ("not enough records", "nothing")
     assert "20 records are too few" in few["advice"]

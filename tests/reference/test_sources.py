@@ -344,8 +344,8 @@ def test_names_that_are_not_unique():
 REFUSED = {
     "one dimension": (Y[:, 0], ValueError, "1 dimension"),
     "three dimensions": (Y[None], ValueError, "3 dimension"),
-    "no columns": (np.empty((5, 0)), ValueError, "0 feature"),
-    "table without columns": (pa.table({}), ValueError, "0 feature"),
+    "no columns": (np.empty((5, 0)), ValueError, "no columns"),
+    "table without columns": (pa.table({}), ValueError, "no columns"),
     "complex": (Y + 1j, ValueError, "[Cc]omplex"),
     "objects": (np.array([[SECRET, "x"]], dtype=object), ValueError, "not numbers"),
     "text": (np.array([[str(SECRET)]]), ValueError, "not numbers"),

@@ -63,9 +63,10 @@ def _within(squares, count, bound):
 
 @device(inline=True)
 def first_factor(norm, length, clipping):
-    """Return the factor that `clip` tries first; 0 if the record adds nothing: without weight, or not finite."""
-    factor = clipping.unit * math.sqrt(min(1.0, clipping.tau / norm)) / length
-    return factor if norm > 0.0 and norm < math.inf else 0.0
+    """Return the factor that `clip` tries first; 0 for a record without weight, or not finite."""
+    usable = norm > 0.0 and norm < math.inf
+    factor = clipping.unit * math.sqrt(min(1.0, clipping.tau / (norm if usable else 1.0))) / length
+    return factor if usable else 0.0
 
 
 @device(inline=True)

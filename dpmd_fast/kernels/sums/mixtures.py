@@ -16,7 +16,6 @@ thread or the machine that a record is in.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np

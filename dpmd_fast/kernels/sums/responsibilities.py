@@ -31,8 +31,9 @@ LEAST = -9.0  # log of a responsibility, relative to the largest, below which it
 class Chunk(NamedTuple):
     """Room for what is known of some records.
 
-    A place stands for a record and a component that may count for it. Places follow each other by component, in
-    its records' order, and each component takes a multiple of four: what is left belongs to no record (`room`).
+    A place stands for a record and a component that may count for it. Places follow each other by component,
+    in the order of the records, and each component takes a multiple of four: what is left has no record, and
+    the number `room` for its owner.
     """
 
     Z: np.ndarray  # (D, room) records from the origin of the screen, float32
@@ -143,11 +144,11 @@ def weigh(c, clipping, chunk):
     for p in range(places):
         roots[p] = sums[owners[p]]
     for p in range(places):
-        share = sizes[p] / roots[p]
-        norm = share * (squares[p] + c)
-        counts = share > 0.0  # a coordinate may be infinite where it does not
-        roots[p] = math.sqrt(share) if counts else 0.0
-        sizes[p] = norm * norm if counts else 0.0
+        counts = sizes[p] > 0.0  # where it does not, there may be no sum, and coordinates may be infinite
+        share = sizes[p] / (roots[p] if counts else 1.0)
+        norm = share * ((squares[p] if counts else 0.0) + c)
+        roots[p] = math.sqrt(share)
+        sizes[p] = norm * norm
     sums[:] = 0.0
     for p in range(places):
         sums[owners[p]] += sizes[p]

@@ -1,7 +1,7 @@
 """Squared lengths of many rows under triangular matrices, in single precision, with rows in the lanes.
 
-For bounds: a vector holds twice as many numbers as in double precision. Rows are worked on by 24, and compared
-with their bounds by 24 too: a bit for each.
+For bounds: a vector holds twice as many numbers as in double precision. Rows are worked on by 24, and
+compared with their bounds by 24 too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _plain_add_squares(Z, z0, ldz, S, s0, W, w0, ldw, depth, Q, q0):
 
 
 def _emit_bounds(context, builder, signature, args):
-    """Emit the bounds of the two functions below, four rows at a time: the place, the bound, floor and its place."""
+    """Emit the bounds of the two functions below, by four: first row, bounds, floors, where these are."""
     Q, q0, norms, floor, r0, start, factor, slope = args
     pq = pointer_to(context, builder, signature.args[0], Q, q0)
     pn = pointer_to(context, builder, signature.args[2], norms, r0)
@@ -115,10 +115,10 @@ _LISTS = [[lane for lane in range(LANES) if word >> lane & 1] for word in range(
 
 @intrinsic
 def _list_above(typingctx, Q, q0, norms, floor, r0, start, factor, slope, rows, at):
-    """Append r0 + i, i < 24, to rows[at:] unless start + factor Q[q0 + i] + slope norms[r0 + i] <= floor[r0 + i].
+    """Append r0 + i, i < 24, to rows[at:] unless the bound of `_raise_floor` is at most floor[r0 + i].
 
-    It is appended if anything is NaN. Returns the place behind the last one; three more may be overwritten. There
-    is no branch, since which rows these are cannot be predicted.
+    It is appended if anything is NaN. Returns the place behind the last one; three more may be overwritten.
+    There is no branch, since which rows these are cannot be predicted.
     """
     i64, f64 = types.int64, types.float64
     sig = i64(Q, i64, norms, floor, i64, f64, f64, f64, rows, i64)
@@ -144,7 +144,7 @@ def _list_above(typingctx, Q, q0, norms, floor, r0, start, factor, slope, rows, 
 
 @intrinsic
 def _take_four(typingctx, X, x0, ldx, origin, groups, Z, z0, ldz, norms, r0):
-    """Turn four rows of X, less the origin, into columns of Z, and set norms[r0 + i] to their squared lengths.
+    """Turn four rows of X, less the origin, into columns of Z; set norms[r0 + i] to their squared lengths.
 
     Z[z0 + j ldz + i] = X[x0 + i ldx + j] - origin[j], i < 4, j < 4 groups; Z is float32.
     """
@@ -212,7 +212,7 @@ def square_columns(Z, n, S, W, k, Q):
     """Set Q[k, r], r < n, to the squared length of S[k] + Z[:, r] W[k], all of them float32.
 
     W (K, D, width) is upper triangular, its width a multiple of four; Z (D, room) has room for a multiple of
-    24 rows, as has Q (K, room), and all that is in it must be finite.
+    24 rows, as has Q (K, room). A row that is not finite spoils no other.
     """
     depth, width = W.shape[1:]
     room = Z.shape[1]

@@ -115,7 +115,7 @@ def add_gram(panel, capacity, rows, C, groups):
 
 @device
 def add_gram_of_rows(V, first, rows, C, groups):
-    """Add the Gram matrix of some rows of V, which lie in memory one after the other, to the same blocks of C."""
+    """Add the Gram matrix of `rows` rows of V (n, 4 groups), from row `first` on, to the same blocks of C."""
     ldc = LANES * groups
     v = first * ldc
     for i in range(groups):

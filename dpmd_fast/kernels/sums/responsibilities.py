@@ -101,6 +101,7 @@ def find_components(screen, log_weights, whitening, c, X, chunk):
     columns = LANES * ((D + LANES - 1) // LANES)
     best, U, nobody = chunk.best, chunk.U, len(chunk.best) - 1
     best[:] = -math.inf
+    best[nobody] = 0.0
     at = 0
     for k in range(K):
         rows, count = chunk.rows[k], chunk.n_rows[k]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dpmd_fast.models.preprocessor import Preprocessor
 
 _BLOCK_BYTES = 1 << 24  # of the points cleaned at a time
+_LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,9 @@ class MixtureCleaner:
             if gone is not None and self.missing == "refuse":
                 raise _missing_values(name, self.column_names, gone)
             target: Any = moved[part] if moved.dtype == np.float64 else None
-            result, spread, clipped = self._cleaned(block, n_threads, name, with_deviations, target)
+            result, spread, clipped = self._cleaned(
+                block, n_threads, name, with_deviations, target, complete=gone is None
+            )
             failed = _beyond(largest, result, spread)
             if gone is not None:
                 status[part][gone.any(axis=1)] = FILLED if self.missing == "fill" else MISSING
@@ -103,13 +106,15 @@ class MixtureCleaner:
         name: str,
         with_deviations: bool,
         target: Floats | None,
+        *,
+        complete: bool,
     ) -> tuple[Floats, Floats | None, Flags | None]:
         """Return means and deviations of a block in original units, and which rows were clipped.
 
         The means may be put into `target`.
         """
         if self.preprocess is None:
-            return *self._expected(block, n_threads, with_deviations, target), None
+            return *self._expected(block, n_threads, with_deviations, target, complete), None
         spread: Floats | None = None
 
         def move(inside: Floats) -> tuple[Floats, Flags]:
@@ -121,10 +126,20 @@ class MixtureCleaner:
         return result, _original_deviations(self.preprocess, result, spread), clipped
 
     def _expected(
-        self, inside: Floats, n_threads: int | None, with_deviations: bool, target: Floats | None = None
+        self,
+        inside: Floats,
+        n_threads: int | None,
+        with_deviations: bool,
+        target: Floats | None = None,
+        complete: bool = False,
     ) -> tuple[Floats, Floats | None]:
         return posterior(
-            self.components, inside, deviations=with_deviations, n_threads=n_threads, out=target
+            self.components,
+            inside,
+            deviations=with_deviations,
+            n_threads=n_threads,
+            out=target,
+            complete=complete,
         )[:2]
 
 
@@ -209,6 +224,10 @@ def _original_deviations(preprocess: Preprocessor, values: Floats, spread: Float
 def _beyond(largest: float, result: Floats, spread: Floats | None) -> Flags | None:
     """Return which rows have a number beyond `largest` or NaN; None if no row has."""
     parts = [result] if spread is None else [result, spread]
+    if largest == _LARGEST_DOUBLE:  # beyond it are infinities alone, which no sum of doubles hides
+        with np.errstate(over="ignore", invalid="ignore"):
+            if all(np.isfinite(part.sum()) for part in parts):
+                return None
     if all(-largest <= part.min() and part.max() <= largest for part in parts):  # never true of NaN
         return None
     good = np.logical_and.reduce([(np.abs(part) <= largest).all(axis=1) for part in parts])

@@ -28,14 +28,14 @@ def take_block(components, Z, order):
     rows = np.zeros((n, width))
     counts, columns, patterns = np.zeros(n, np.int64), np.empty((n, D), np.int64), np.zeros(n, np.int64)
     for r in range(n):
-        incomplete = False
+        source, target = Z[order[r]], rows[r]
+        gone = 0
         for j in range(D):
-            value = Z[order[r], j]
-            rows[r, j] = value - components.origin[j]
-            incomplete |= value != value
-        if incomplete:
+            target[j] = source[j] - components.origin[j]
+            gone += source[j] != source[j]
+        if gone > 0:
             for j in range(D):
-                if Z[order[r], j] != Z[order[r], j]:
+                if source[j] != source[j]:
                     columns[r, counts[r]] = j
                     counts[r] += 1
             most = max(most, counts[r])

@@ -69,28 +69,20 @@ def complete_logs(components, block, logs, terms):
     for k in range(K):
         fill_in(block, k)
         if components.direct:
-            kw, means = k * width, components.means
+            starts, steps, means = components.stepped, components.steps[k], components.means
             affine_rows_and_forms(
-                block.Z,
-                rows,
-                n,
-                components.stepped,
-                kw,
-                components.steps[k],
-                means,
-                kw,
-                terms[at:],
-                lanes,
-                sums,
+                block.Z, rows, n, starts, k * width, steps, means, k * width, terms[at:], lanes, sums
             )
             for r in range(n):
-                squares[k, r] = sums[r]
+                logs[k, r] -= 0.5 * sums[r]
             at += n
         else:
             opened = 0
             while opened < components.opening:
                 opened = _add_squares(components, block, k, rows, n, opened, sums, squares)
-    if not components.direct and opened < width:
+    if components.direct:
+        return
+    if opened < width:
         _close(components, block, logs, opened, sums, squares)
     for k in range(K):
         for r in range(n):

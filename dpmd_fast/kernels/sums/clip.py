@@ -39,20 +39,34 @@ def make_clipping(tau: float, steps: tuple[float, int]) -> Clipping:
     return Clipping(float(tau), float(np.sqrt(1.0 / step)), int(bound))
 
 
+@device(inline=True)
+def add_square(total, square, bound):
+    """Return total + square^2, in integers; something above bound^2 if either is too large for the bound.
+
+    `square` is a float that holds an integer: beyond 64 bits it is large, and does not wrap around. It may be
+    NaN, which is too large.
+    """
+    limit = bound * bound
+    if not square <= bound or total > limit:  # before a square could leave 64 bits
+        return limit + 1
+    return total + np.int64(square) * np.int64(square)
+
+
 @device
 def _within(squares, count, bound):
-    """Return whether the sum of squares[i]^2 over i < count is at most bound^2, in integers.
-
-    `squares` are floats that hold integers: beyond 64 bits they are large, and do not wrap around.
-    """
+    """Return whether the sum of squares[i]^2 over i < count is at most bound^2, in integers."""
     total = 0
     for i in range(count):
-        if not squares[i] <= bound:  # before its square could leave 64 bits; also NaN
-            return False
-        total += np.int64(squares[i]) * np.int64(squares[i])
-        if total > bound * bound:
-            return False
-    return True
+        total = add_square(total, squares[i], bound)
+    return total <= bound * bound
+
+
+@device(inline=True)
+def first_factor(norm, length, clipping):
+    """Return the factor that `clip` tries first; 0 for a record without weight, or not finite."""
+    usable = norm > 0.0 and norm < math.inf
+    factor = clipping.unit * math.sqrt(min(1.0, clipping.tau / (norm if usable else 1.0))) / length
+    return factor if usable else 0.0
 
 
 @device(inline=True)
@@ -80,9 +94,15 @@ def clip(measure, record, roots, count, norm, length, clipping, scales, squares)
     bool
         False if the record adds nothing: without weight, not finite, or out of bounds at every factor.
     """
-    if not (norm > 0.0 and norm < math.inf):
+    factor = first_factor(norm, length, clipping)
+    return clip_from(measure, record, roots, count, factor, clipping, scales, squares)
+
+
+@device(inline=True)
+def clip_from(measure, record, roots, count, factor, clipping, scales, squares):
+    """Do what `clip` does from a factor that `first_factor` gave."""
+    if not factor > 0.0:
         return False
-    factor = clipping.unit * math.sqrt(min(1.0, clipping.tau / norm)) / length
     shrink = _FIRST_SHRINK
     while shrink < 0.5:
         for i in range(count):

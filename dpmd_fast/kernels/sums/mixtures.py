@@ -16,22 +16,18 @@ thread or the machine that a record is in.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, resolve_threads, threads
-from dpmd_fast.kernels.sums.clip import Clipping, clip
+from dpmd_fast.kernels.sums.clip import Clipping, add_square, clip_from
 from dpmd_fast.kernels.sums.pairs import check_done
-from dpmd_fast.kernels.sums.responsibilities import CHUNK, find_components, make_chunk
+from dpmd_fast.kernels.sums.responsibilities import CHUNK, find_components, make_chunk, weigh
 from dpmd_fast.kernels.sums.screen import Screen, make_screen
-from dpmd_fast.kernels.vector.elementary import fixed_exp
-from dpmd_fast.kernels.vector.integers import pack_truncated, truncated_square
+from dpmd_fast.kernels.vector.integers import truncate_in_place, truncated_square
 from dpmd_fast.kernels.vector.lanes import LANES
-from dpmd_fast.kernels.vector.tiles import add_gram
-
-_PANEL = 32  # vectors of one component that are multiplied in one go
+from dpmd_fast.kernels.vector.tiles import add_gram_of_rows
 
 
 class MixtureFrames(NamedTuple):
@@ -78,76 +74,68 @@ def add_mixture_block(
         sums += part
 
 
-@device
-def _responsibilities(log_weights, chunk, r, c, roots):
-    """Set the square roots of the responsibilities of record r of a chunk.
-
-    Returns the squared norm of what the record would add.
-    """
-    count, own = chunk.counts[r], chunk.components[r]
-    if count == 1:  # what follows, with exp(0) = 1
-        roots[0] = 1.0
-        norm = chunk.squares[own[0], r] + c
-        return norm * norm
-    total = 0.0
-    for j in range(count):
-        k = own[j]
-        e = fixed_exp((log_weights[k] - 0.5 * chunk.squares[k, r]) - chunk.best[r])
-        total += e
-        roots[j] = e
-    square = 0.0
-    for j in range(count):
-        share = roots[j] / total
-        norm = share * (chunk.squares[own[j], r] + c)
-        square += norm * norm
-        roots[j] = math.sqrt(share)
-    return square
-
-
 @device(inline=True)
 def _measure(record, scales, count, squares):
     """Set squares[j] = v . v at each component of a record, for `clip`."""
-    U, width, lead, starts, zeros = record
+    U, width, starts, zeros = record
     for j in range(count):
-        last = np.trunc(scales[j] * lead)
-        squares[j] = truncated_square(U, starts[j], zeros, 0, scales[j], width) + last * last
+        squares[j] = truncated_square(U, starts[j], zeros, 0, scales[j], width)
+
+
+@device
+def _clip_record(r, clipping, chunk, zeros):
+    """Set the scales of record r, whose first factor is refused."""
+    places, width = chunk.first[len(chunk.first) - 1], chunk.U.shape[1]
+    K = len(chunk.first) - 1
+    own, starts = np.empty(K, np.int64), np.empty(K, np.int64)
+    roots, scales, squares = np.empty(K), np.empty(K), np.empty(K)
+    count = 0
+    for p in range(places):
+        if chunk.owners[p] == r and chunk.roots[p] > 0.0:
+            own[count], starts[count], roots[count] = p, p * width, chunk.roots[p]
+            count += 1
+    record = chunk.U, width, starts, zeros
+    kept = clip_from(_measure, record, roots, count, chunk.factors[r], clipping, scales, squares)
+    for j in range(count):
+        chunk.scales[own[j]] = scales[j] if kept else 0.0
+
+
+@device
+def _clip_records(clipping, chunk, zeros, spent):
+    """Set the scales of all places: those of `clip`, of all components of a record by one factor."""
+    places, width = chunk.first[len(chunk.first) - 1], chunk.U.shape[1]
+    owners, scales = chunk.owners, chunk.scales
+    for p in range(places):
+        scales[p] = chunk.factors[owners[p]] * chunk.roots[p]
+    spent[:] = 0
+    for p in range(places):
+        if scales[p] > 0.0:
+            square = truncated_square(chunk.U, p * width, zeros, 0, scales[p], width)
+            spent[owners[p]] = add_square(spent[owners[p]], square, clipping.bound)
+    for r in range(len(spent) - 1):
+        if spent[r] > clipping.bound * clipping.bound:
+            _clip_record(r, clipping, chunk, zeros)
 
 
 @device
 def _add_rows(log_weights, whitening, screen, c, clipping, Y, first, last, sums):
     """Add the records first to last - 1 to `sums`."""
     K, depth, width = whitening.shape
-    D, groups, lead = depth - 1, width // LANES, math.sqrt(c)
-    chunk = make_chunk(K, D, width, min(CHUNK, last - first))
-    panel = np.zeros((K, groups, _PANEL, LANES))
-    filled = np.zeros(K, np.int64)
-    zeros, starts = np.zeros(width), np.empty(K, np.int64)
-    roots, scales, squares = np.empty(K), np.empty(K), np.empty(K)
-    record = chunk.U, width, lead, starts, zeros
-    group, lane = D // LANES, D % LANES
+    chunk = make_chunk(K, depth - 1, width, min(CHUNK, last - first))
+    zeros, spent = np.zeros(width), np.zeros(len(chunk.sums), np.int64)
     for start in range(first, last, CHUNK):
-        rows = min(CHUNK, last - start)
-        find_components(screen, log_weights, whitening, Y[start : start + rows], chunk)
-        for r in range(rows):
-            count = chunk.counts[r]
-            square = _responsibilities(log_weights, chunk, r, c, roots)
-            for j in range(count):
-                starts[j] = chunk.places[chunk.components[r, j], r] * width
-            if not clip(_measure, record, roots, count, math.sqrt(square), 1.0, clipping, scales, squares):
-                continue
-            for j in range(count):
-                k = chunk.components[r, j]
-                slot = filled[k]
-                at = (k * groups * _PANEL + slot) * LANES
-                pack_truncated(chunk.U, starts[j], zeros, 0, scales[j], panel, at, LANES * _PANEL, groups)
-                panel[k, group, slot, lane] = math.trunc(scales[j] * lead)
-                filled[k] = slot + 1
-                if slot + 1 == _PANEL:
-                    add_gram(panel[k], _PANEL, _PANEL, sums[k], groups)
-                    filled[k] = 0
-    for k in range(K):
-        if filled[k] > 0:
-            add_gram(panel[k], _PANEL, filled[k], sums[k], groups)
+        X = Y[start : min(last, start + CHUNK)]
+        find_components(screen, log_weights, whitening, c, X, chunk)
+        weigh(c, clipping, chunk)
+        _clip_records(clipping, chunk, zeros, spent)
+        for k in range(K):
+            begin, count = chunk.first[k], chunk.n_rows[k]
+            for p in range(begin, begin + count):
+                if chunk.scales[p] > 0.0:
+                    truncate_in_place(chunk.U, p * width, chunk.scales[p], width)
+                else:
+                    chunk.U[p, :] = 0.0
+            add_gram_of_rows(chunk.U, begin, count, sums[k], width // LANES)
 
 
 @kernel(parallel=True)

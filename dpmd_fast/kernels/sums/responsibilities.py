@@ -16,10 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.jit import device
-from dpmd_fast.kernels.sums.screen import list_likely, take_rows
+from dpmd_fast.kernels.sums.clip import first_factor
+from dpmd_fast.kernels.sums.screen import list_likely
+from dpmd_fast.kernels.vector.elementary import fixed_exp
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.rows import place_rows, round_up
-from dpmd_fast.kernels.vector.singles import TOGETHER
+from dpmd_fast.kernels.vector.singles import TOGETHER, take_columns
 
 # Records looked at together. A round took 3 % less time with 256 than with 128; room in memory grows with it.
 CHUNK = 10 * TOGETHER
@@ -27,21 +29,29 @@ LEAST = -9.0  # log of a responsibility, relative to the largest, below which it
 
 
 class Chunk(NamedTuple):
-    """Room for what is known of some records."""
+    """Room for what is known of some records.
+
+    A place stands for a record and a component that may count for it. Places follow each other by component,
+    in the order of the records, and each component takes a multiple of four: what is left has no record, and
+    the number `room` for its owner.
+    """
 
     Z: np.ndarray  # (D, room) records from the origin of the screen, float32
     norms: np.ndarray  # (room,) their squared lengths
     bounds: np.ndarray  # (K, room) |u_k|^2 in single precision
     rows: np.ndarray  # (K, room) records in which component k may count,
     n_rows: np.ndarray  # (K,) and their number
-    squares: np.ndarray  # (K, room) |u_k|^2 in these
-    best: np.ndarray  # (room,) largest log e_k
-    counts: np.ndarray  # (room,) number of components that count
-    components: np.ndarray  # (room, K) those components, in order
-    places: np.ndarray  # (K, room) where in U the coordinates are
-    U: np.ndarray  # (K room + 4 K, width) coordinates of records in the frames that may count
+    first: np.ndarray  # (K + 1,) place of the first of them
+    best: np.ndarray  # (room + 1,) largest log e_k
+    sums: np.ndarray  # (room + 1,) over the places of a record
+    factors: np.ndarray  # (room + 1,) that the clip tries first
+    owners: np.ndarray  # (places,) record
+    squares: np.ndarray  # (places,) |u_k|^2
+    sizes: np.ndarray  # (places,) log e_k, then e_k over the best
+    roots: np.ndarray  # (places,) square roots of the responsibilities
+    scales: np.ndarray  # (places,) what coordinates are multiplied with
+    U: np.ndarray  # (places, width) coordinates in the frame, and sqrt(c)
     lanes: np.ndarray  # (16,)
-    sums: np.ndarray  # (room,)
 
 
 @device
@@ -49,33 +59,36 @@ def make_chunk(K, D, width, records):
     """Return room for `records`, at most `CHUNK`."""
     ints = np.int64
     room = TOGETHER * ((records + TOGETHER - 1) // TOGETHER)
+    places = K * (room + LANES)
     return Chunk(
         Z=np.zeros((D, room), np.float32),
         norms=np.zeros(room),
         bounds=np.zeros((K, room), np.float32),
         rows=np.zeros((K, room + 1), ints),
         n_rows=np.zeros(K, ints),
-        squares=np.zeros((K, room)),
-        best=np.zeros(room),
-        counts=np.zeros(room, ints),
-        components=np.zeros((room, K), ints),
-        places=np.zeros((K, room), ints),
-        U=np.zeros((K * room + LANES * K, width)),
+        first=np.zeros(K + 1, ints),
+        best=np.zeros(room + 1),
+        sums=np.zeros(room + 1),
+        factors=np.zeros(room + 1),
+        owners=np.empty(places, ints),
+        squares=np.empty(places),
+        sizes=np.empty(places),
+        roots=np.empty(places),
+        scales=np.empty(places),
+        U=np.zeros((places, width)),
         lanes=np.zeros(4 * LANES),
-        sums=np.zeros(room),
     )
 
 
 @device
-def find_components(screen, log_weights, whitening, X, chunk):
-    """Set the components that count for the records X, and the coordinates in their frames."""
-    n = len(X)
-    take_rows(screen, X, chunk.Z, chunk.norms)
+def find_components(screen, log_weights, whitening, c, X, chunk):
+    """Set the places of the records X: coordinates, log e_k and the largest of them for each record."""
+    take_columns(X, screen.origin, chunk.Z, chunk.norms)
     list_likely(
         screen,
         log_weights,
         LEAST,
-        n,
+        len(X),
         chunk.Z,
         chunk.norms,
         chunk.bounds,
@@ -83,44 +96,62 @@ def find_components(screen, log_weights, whitening, X, chunk):
         chunk.rows,
         chunk.n_rows,
     )
-    _place(whitening, X, chunk)
-    _choose(log_weights, n, chunk)
-
-
-@device
-def _place(whitening, X, chunk):
-    """Put the coordinates of records in the frames that may count into U, and set the squares."""
     K, depth, width = whitening.shape
-    columns = LANES * ((X.shape[1] + LANES - 1) // LANES)
+    D, lead = depth - 1, math.sqrt(c)
+    columns = LANES * ((D + LANES - 1) // LANES)
+    best, U, nobody = chunk.best, chunk.U, len(chunk.best) - 1
+    best[:] = -math.inf
+    best[nobody] = 0.0
     at = 0
     for k in range(K):
         rows, count = chunk.rows[k], chunk.n_rows[k]
+        chunk.first[k] = at
         if count == 0:
             continue
         round_up(rows, count)
+        squares, sizes, owners = chunk.squares[at:], chunk.sizes[at:], chunk.owners[at:]
         w0, u0 = k * depth * width, at * width
-        place_rows(X, rows, count, whitening, w0, width, columns, chunk.U, u0, chunk.lanes, chunk.sums)
+        place_rows(X, rows, count, whitening, w0, width, columns, U, u0, chunk.lanes, squares)
         for i in range(count):
-            chunk.squares[k, rows[i]] = chunk.sums[i]
-            chunk.places[k, rows[i]] = at + i
-        at += LANES * ((count + LANES - 1) // LANES)
+            r = rows[i]
+            value = log_weights[k] - 0.5 * squares[i]
+            best[r] = value if value > best[r] else best[r]
+            sizes[i] = value
+            owners[i] = r
+            U[at + i, D] = lead
+        while count % LANES:
+            sizes[count], owners[count] = -math.inf, nobody
+            count += 1
+        at += count
+    chunk.first[K] = at
 
 
 @device
-def _choose(log_weights, n, chunk):
-    """List the components that count for each of n records."""
-    best, squares, counts = chunk.best, chunk.squares, chunk.counts
-    for r in range(n):
-        best[r] = -math.inf
-        counts[r] = 0
-    for k in range(len(log_weights)):
-        for i in range(chunk.n_rows[k]):
-            r = chunk.rows[k, i]
-            value = log_weights[k] - 0.5 * squares[k, r]
-            best[r] = value if value > best[r] else best[r]
-    for k in range(len(log_weights)):
-        for i in range(chunk.n_rows[k]):
-            r = chunk.rows[k, i]
-            if log_weights[k] - 0.5 * squares[k, r] - best[r] > LEAST:
-                chunk.components[r, counts[r]] = k
-                counts[r] += 1
+def weigh(c, clipping, chunk):
+    """Set the square roots of the responsibilities in all places, and the factors that the clip tries first.
+
+    One step after the other for all of them, so that none waits for the roots and divisions of another.
+    """
+    places = chunk.first[len(chunk.first) - 1]
+    best, sums, factors, owners = chunk.best, chunk.sums, chunk.factors, chunk.owners
+    squares, sizes, roots = chunk.squares, chunk.sizes, chunk.roots
+    for p in range(places):
+        sizes[p] -= best[owners[p]]
+    for p in range(places):
+        sizes[p] = fixed_exp(sizes[p] if sizes[p] > LEAST else -math.inf)
+    sums[:] = 0.0
+    for p in range(places):
+        sums[owners[p]] += sizes[p]
+    for p in range(places):
+        roots[p] = sums[owners[p]]
+    for p in range(places):
+        counts = sizes[p] > 0.0  # where it does not, there may be no sum, and coordinates may be infinite
+        share = sizes[p] / (roots[p] if counts else 1.0)
+        norm = share * ((squares[p] if counts else 0.0) + c)
+        roots[p] = math.sqrt(share)
+        sizes[p] = norm * norm
+    sums[:] = 0.0
+    for p in range(places):
+        sums[owners[p]] += sizes[p]
+    for r in range(len(sums)):
+        factors[r] = first_factor(math.sqrt(sums[r]), 1.0, clipping)

@@ -25,7 +25,7 @@ import numpy as np
 
 from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.vector.lanes import LANES
-from dpmd_fast.kernels.vector.singles import square_columns
+from dpmd_fast.kernels.vector.singles import TOGETHER, list_above, raise_floor, square_columns
 
 _LARGEST = 1e18  # of |z| and |W|: their products and squares stay in single precision
 _TINY = 1e-20  # covers what is lost below the smallest numbers of single precision
@@ -67,19 +67,6 @@ def make_screen(log_weights: np.ndarray, means: np.ndarray, whitening: np.ndarra
 
 
 @device
-def take_rows(screen, X, Z, norms):
-    """Set Z (D, room) to the rows of X from the origin, and `norms` to their squared lengths."""
-    D = X.shape[1]
-    for r in range(len(X)):
-        total = 0.0
-        for j in range(D):
-            gap = X[r, j] - screen.origin[j]
-            total += gap * gap
-            Z[j, r] = gap if abs(gap) <= _LARGEST else 0.0
-        norms[r] = total
-
-
-@device
 def list_likely(screen, log_weights, least, n, Z, norms, squares, floor, rows, counts):
     """List for each component the records, of n, in which its log density may be above best + `least`.
 
@@ -87,23 +74,23 @@ def list_likely(screen, log_weights, least, n, Z, norms, squares, floor, rows, c
     """
     K = len(log_weights)
     more, less = 0.5 * (1.0 + screen.eta), 0.5 * (1.0 - screen.eta)
+    room = squares.shape[1]
     for r in range(n):
         floor[r] = -math.inf
     for k in range(K):
         square_columns(Z, n, screen.offsets, screen.whitening, k, squares)
         low = log_weights[k] - screen.rounding[k] - 0.5 * screen.slack[k, 0]
-        slope = 0.5 * screen.slack[k, 1]
-        for r in range(n):
-            value = low - more * squares[k, r] - slope * norms[r]
-            floor[r] = value if value > floor[r] else floor[r]
+        slope = -0.5 * screen.slack[k, 1]
+        for r in range(0, n, TOGETHER):
+            raise_floor(squares, k * room + r, norms, floor, r, low, -more, slope)
     for r in range(n):
         floor[r] = floor[r] if norms[r] <= screen.reach else math.nan  # nothing can be compared with it
     for k in range(K):
         high = log_weights[k] + screen.rounding[k] + 0.5 * screen.slack[k, 0] - least
         slope = 0.5 * screen.slack[k, 1]
-        count = 0
-        for r in range(n):
-            value = high - less * squares[k, r] + slope * norms[r]
-            rows[k, count] = r
-            count += not value <= floor[r]
+        count, own = 0, rows[k]
+        for r in range(0, n, TOGETHER):
+            count = list_above(squares, k * room + r, norms, floor, r, high, -less, slope, own, count)
+        while count > 0 and own[count - 1] >= n:  # room that holds no record
+            count -= 1
         counts[k] = count

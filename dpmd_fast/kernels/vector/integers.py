@@ -79,6 +79,24 @@ def _pack_truncated(typingctx, X, x0, A, a0, scale, panel, p0, stride, groups):
     return sig, codegen
 
 
+@intrinsic
+def _truncate_in_place(typingctx, X, x0, scale, count):
+    """Set X[x0 + i] to trunc(scale X[x0 + i]), i < count, a multiple of four."""
+    i64 = types.int64
+    sig = types.void(X, i64, types.float64, i64)
+
+    def codegen(context, builder, signature, args):
+        X, x0, scale, count = args
+        px = pointer_to(context, builder, signature.args[0], X, x0)
+        factor = splat(builder, scale)
+        with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
+            place = builder.gep(px, [i])
+            store(builder, _truncate(builder, builder.fmul(factor, load(builder, place))), place)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
 def _plain_truncated_square(X, x0, A, a0, scale, count):
     gap = X.reshape(-1)[x0 : x0 + count] - A.reshape(-1)[a0 : a0 + count]
     return float(np.sum(np.trunc(scale * gap) ** 2))
@@ -91,5 +109,11 @@ def _plain_pack_truncated(X, x0, A, a0, scale, panel, p0, stride, groups):
     panel.reshape(-1)[cells] = np.trunc(scale * gap).reshape(groups, LANES)
 
 
+def _plain_truncate_in_place(X, x0, scale, count):
+    part = X.reshape(-1)[x0 : x0 + count]
+    part[:] = np.trunc(scale * part)
+
+
 truncated_square = _plain_truncated_square if JIT_DISABLED else _truncated_square
 pack_truncated = _plain_pack_truncated if JIT_DISABLED else _pack_truncated
+truncate_in_place = _plain_truncate_in_place if JIT_DISABLED else _truncate_in_place

@@ -71,6 +71,22 @@ def horizontal_sum(builder, vector):
     return builder.fadd(builder.fadd(lanes[0], lanes[2]), builder.fadd(lanes[1], lanes[3]))
 
 
+def transposed(builder, rows):
+    """Emit the columns of four vectors, each as a vector."""
+
+    def pick(a, b, lanes):
+        return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, LANES), lanes))
+
+    low01, high01 = pick(rows[0], rows[1], [0, 4, 2, 6]), pick(rows[0], rows[1], [1, 5, 3, 7])
+    low23, high23 = pick(rows[2], rows[3], [0, 4, 2, 6]), pick(rows[2], rows[3], [1, 5, 3, 7])
+    return [
+        pick(low01, low23, [0, 1, 4, 5]),
+        pick(high01, high23, [0, 1, 4, 5]),
+        pick(low01, low23, [2, 3, 6, 7]),
+        pick(high01, high23, [2, 3, 6, 7]),
+    ]
+
+
 @intrinsic
 def _dot(typingctx, A, a0, B, b0, count):
     sig = types.float64(A, types.int64, B, types.int64, types.int64)
@@ -155,19 +171,8 @@ def _center_block(typingctx, M, m0, ldm, sums, i, j, share, scale, C, ldc):
         upper = pointer_to(context, builder, signature.args[8], C, builder.add(builder.mul(i, ldc), j))
         lower = pointer_to(context, builder, signature.args[8], C, builder.add(builder.mul(j, ldc), i))
 
-        def pick(a, b, lanes):
-            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, LANES), lanes))
-
-        low01, high01 = pick(rows[0], rows[1], [0, 4, 2, 6]), pick(rows[0], rows[1], [1, 5, 3, 7])
-        low23, high23 = pick(rows[2], rows[3], [0, 4, 2, 6]), pick(rows[2], rows[3], [1, 5, 3, 7])
-        turned = [
-            pick(low01, low23, [0, 1, 4, 5]),
-            pick(high01, high23, [0, 1, 4, 5]),
-            pick(low01, low23, [2, 3, 6, 7]),
-            pick(high01, high23, [2, 3, 6, 7]),
-        ]
-        for r in range(LANES):
-            store(builder, turned[r], builder.gep(lower, [builder.mul(ldc, integer(r))]))
+        for r, turned in enumerate(transposed(builder, rows)):
+            store(builder, turned, builder.gep(lower, [builder.mul(ldc, integer(r))]))
         for r in range(LANES):
             store(builder, rows[r], builder.gep(upper, [builder.mul(ldc, integer(r))]))
         return context.get_dummy_value()

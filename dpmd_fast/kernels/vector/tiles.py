@@ -114,6 +114,22 @@ def add_gram(panel, capacity, rows, C, groups):
 
 
 @device
+def add_gram_of_rows(V, first, rows, C, groups):
+    """Add the Gram matrix of `rows` rows of V (n, 4 groups), from row `first` on, to the same blocks of C."""
+    ldc = LANES * groups
+    v = first * ldc
+    for i in range(groups):
+        a, j = v + LANES * i, i
+        while j + 3 <= groups:
+            _t43(V, a, ldc, 1, V, v + LANES * j, ldc, LANES, rows, C, LANES * (i * ldc + j), ldc)
+            j += 3
+        if groups - j == 2:
+            _t42(V, a, ldc, 1, V, v + LANES * j, ldc, LANES, rows, C, LANES * (i * ldc + j), ldc)
+        elif groups - j == 1:
+            _t41(V, a, ldc, 1, V, v + LANES * j, ldc, LANES, rows, C, LANES * (i * ldc + j), ldc)
+
+
+@device
 def subtract_gram(panel, capacity, rows, C, groups):
     """Subtract what `add_gram` adds."""
     gs = LANES * capacity

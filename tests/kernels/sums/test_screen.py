@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dpmd_fast.kernels.jit import kernel
-from dpmd_fast.kernels.sums.screen import list_likely, make_screen, take_rows
-from dpmd_fast.kernels.vector.singles import TOGETHER
+from dpmd_fast.kernels.sums.screen import list_likely, make_screen
+from dpmd_fast.kernels.vector.singles import TOGETHER, take_columns
 
 pytestmark = pytest.mark.kernels
 LEAST = -9.0
@@ -18,7 +18,7 @@ LEAST = -9.0
 
 @kernel
 def run(screen, log_weights, least, X, Z, norms, squares, floor, rows, counts):
-    take_rows(screen, X, Z, norms)
+    take_columns(X, screen.origin, Z, norms)
     list_likely(screen, log_weights, least, len(X), Z, norms, squares, floor, rows, counts)
 
 

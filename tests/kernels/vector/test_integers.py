@@ -23,6 +23,11 @@ def run_pack_truncated(X, x0, A, a0, scale, panel, p0, stride, groups):
     integers.pack_truncated(X, x0, A, a0, scale, panel, p0, stride, groups)
 
 
+@kernel
+def run_truncate_in_place(X, x0, scale, count):
+    integers.truncate_in_place(X, x0, scale, count)
+
+
 @pytest.mark.kernels
 @pytest.mark.parametrize("groups", [1, 2, 3, 5, 8])
 def test_micro_kernels_round_toward_zero(groups):
@@ -37,3 +42,7 @@ def test_micro_kernels_round_toward_zero(groups):
         run_pack_truncated(X, 2 * width, A, 4 * width, scale, panel, LANES * 3, LANES * 5, groups)
         np.testing.assert_array_equal(panel[:, 3].ravel(), ref)
         np.testing.assert_array_equal(np.delete(panel, 3, axis=1), GUARD)
+        whole = X.copy()
+        run_truncate_in_place(whole, 2 * width, scale, width)
+        np.testing.assert_array_equal(whole[2], [math.trunc(scale * float(x)) for x in X[2]])
+        np.testing.assert_array_equal(np.delete(whole, 2, axis=0), GUARD)

@@ -23,6 +23,11 @@ def run_gram(sign, panel, capacity, rows, C, groups):
 
 
 @kernel
+def run_gram_of_rows(V, first, rows, C, groups):
+    tiles.add_gram_of_rows(V, first, rows, C, groups)
+
+
+@kernel
 def run_multiply(Q, rows, C, Z, width):
     tiles.multiply_symmetric(Q, rows, C, Z, width)
 
@@ -43,6 +48,18 @@ def test_gram_of_packed_rows(groups, rows):
         comp = start.copy()
         run_gram(sign, packed(X, 64), 64, rows, comp, groups)
         np.testing.assert_array_equal(comp, ref)
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("rows", [0, 1, 2, 5, 64])
+def test_gram_of_rows_as_they_lie(groups, rows):
+    rng = np.random.default_rng(groups)
+    V = np.full((rows + 5, LANES * groups), GUARD)
+    V[3 : 3 + rows] = X = small_integers(rng, rows, LANES * groups)
+    comp = small_integers(rng, LANES * groups, LANES * groups)
+    ref = np.where(upper_blocks(groups), comp + X.T @ X, comp)
+    run_gram_of_rows(V, 3, rows, comp, groups)
+    np.testing.assert_array_equal(comp, ref)
 
 
 @pytest.mark.parametrize("groups", GROUPS)

@@ -299,8 +299,8 @@ BAD = {
     "clean without noise": (
         instead(CLEAN, ("--noise 0.5", "")),
         "--noise: must be given with a mixture: the deviation of the measurement error of the queries, as a "
-        "number in preprocessed units (without a preprocessor in median absolute deviations of the queries) or "
-        "as column=value in the unit of each column; 0 only fills in missing",
+        "number in preprocessed units (without a preprocessor in median absolute deviations of the queries) "
+        "or as column=value in the unit of each column; 0 only fills in missing",
     ),
     "noise for an atlas": (
         f"{TRANSFORM} --noise 0.5",

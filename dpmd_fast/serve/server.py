@@ -1,7 +1,7 @@
 """The Flight server of a process: batches of a client in, clean batches out, in their order.
 
     do_exchange, path NAME      clean the batches of a table with the model NAME
-    list_flights, get_flight_info, get_schema      what is served: guarantee, columns, verdict
+    list_flights, get_flight_info      what is served: guarantee, columns, verdict
     do_action health | reload | metrics
 
 Settings of an exchange are headers of the call, with the names of the command line's options: noise,
@@ -48,6 +48,16 @@ ACTIONS = {
     "reload": "Read the models and tokens again; returns what was found, as JSON.",
     "metrics": "Counts of all workers, as text for Prometheus.",
 }
+#: Other methods are refused before they begin: of get_schema, for one, Arrow sends tracebacks in any case.
+_OFFERED = frozenset(
+    {
+        flight.FlightMethod.DO_EXCHANGE,
+        flight.FlightMethod.LIST_FLIGHTS,
+        flight.FlightMethod.GET_FLIGHT_INFO,
+        flight.FlightMethod.DO_ACTION,
+        flight.FlightMethod.LIST_ACTIONS,
+    }
+)
 _MOST_SETTINGS = 1 << 20  # bytes of settings in a message: a noise for each of 30,000 columns
 
 
@@ -60,6 +70,10 @@ class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     def start_call(self, info: Any, headers: Mapping[str, list[Any]]) -> _Caller:
         answer = None
         try:
+            if info.method not in _OFFERED:
+                raise CallError(
+                    UNSUPPORTED, "must be do_exchange, list_flights, get_flight_info, or do_action"
+                )
             given = {name.lower(): values for name, values in headers.items()}
             owner = self._tokens.owner_of(_text(given.get("authorization", [""])[0]))
             if owner is None:
@@ -224,10 +238,6 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
         with self._explained("info"):
             return self._info(self._find(descriptor))
 
-    def get_schema(self, context: Any, descriptor: Any) -> Any:
-        with self._explained("schema"):
-            return flight.SchemaResult(_schema(self._find(descriptor)))
-
     def _info(self, served: Served) -> Any:
         return flight.FlightInfo(
             _schema(served), flight.FlightDescriptor.for_path(served.name.encode()), [], -1, -1
@@ -253,16 +263,6 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
             else:
                 raise CallError(UNSUPPORTED, f"action: must be one of {', '.join(ACTIONS)}")
             return iter([flight.Result(text.encode())])
-
-    def do_get(self, context: Any, ticket: Any) -> Any:
-        return self._unsupported()
-
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> Any:
-        return self._unsupported()
-
-    def _unsupported(self) -> Any:
-        with self._explained("unsupported"):
-            raise CallError(UNSUPPORTED, "only do_exchange is offered: batches in, clean batches out")
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:

@@ -1,0 +1,497 @@
+"""One server in this process: results, settings, errors, limits."""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+from serve.served import TOKEN, make_table, save_models, until
+
+from dpmd_fast.cli import main
+from dpmd_fast.serve import connect
+from dpmd_fast.serve.calls import Limits
+from dpmd_fast.serve.registry import Registry
+from dpmd_fast.serve.server import ModelServer
+from dpmd_fast.serve.tokens import Tokens
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def models(folder):
+    return save_models(folder)
+
+
+@pytest.fixture(scope="module")
+def server(folder, models):
+    registry = Registry()
+    assert registry.reload(str(folder)).broken == {}
+    limits = Limits(batch_rows=100_000, in_flight=6)
+    made = ModelServer(
+        "grpc://127.0.0.1:0",
+        registry,
+        Tokens([TOKEN, "another token"]),
+        limits,
+        reload=lambda: registry.reload(str(folder)).to_dict(),
+        log_calls=False,
+    )
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def impatient(folder, models):
+    registry = Registry()
+    registry.reload(str(folder))
+    made = ModelServer(
+        "grpc://127.0.0.1:0", registry, limits=Limits(in_flight=6, idle_seconds=0.7), log_calls=False
+    )
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def client(server):
+    with connect(f"grpc://127.0.0.1:{server.port}/knot", TOKEN, timeout=30.0) as made:
+        yield made
+
+
+@pytest.fixture
+def raw(server):
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as made:
+        yield made
+
+
+def options(**headers):
+    given = {"authorization": f"Bearer {TOKEN}", **headers}
+    return flight.FlightCallOptions(
+        timeout=20.0,
+        headers=[(name.replace("_", "-").encode(), text.encode()) for name, text in given.items()],
+    )
+
+
+def exchange(raw, model, table, chosen=None, message=None):
+    writer, reader = raw.do_exchange(flight.FlightDescriptor.for_path(model), chosen or options())
+    with writer:
+        writer.begin(table.schema)
+        if message is not None:
+            writer.write_metadata(message)
+        for batch in table.to_batches():
+            writer.write_batch(batch)
+        writer.done_writing()
+        return reader.read_all()
+
+
+def told(problem):
+    return json.loads(problem.value.extra_info)
+
+
+# Results
+
+
+@pytest.mark.parametrize("rows", [0, 1, 999, 70_000])
+def test_an_atlas_gives_the_same_bits_as_in_process(client, models, rows):
+    table = make_table(rows)
+    clean = client.transform(table)
+    assert clean.schema.equals(models["knot"].transform(table).schema, check_metadata=True)
+    assert clean.combine_chunks().equals(models["knot"].transform(table).combine_chunks())
+
+
+@pytest.mark.parametrize("model", ["cloud", "scaled"])
+@pytest.mark.parametrize("on_missing", ["fill", "keep"])
+@pytest.mark.parametrize("noise", [0.3, {"a": 0.1, "b": 0.0, "c": 2.0}, np.array([0.1, 0.2, 0.3]), 0])
+def test_a_mixture_gives_the_same_bits_as_in_process(client, models, model, on_missing, noise):
+    table = make_table(500, nulls=True)
+    clean = client.transform(table, noise, model=model, on_missing=on_missing)
+    assert clean.equals(models[model].transform(table, noise, on_missing=on_missing))
+
+
+def test_batches_come_back_in_their_order_and_sizes(raw, models):
+    table = pa.Table.from_batches([make_table(rows, seed=rows).to_batches()[0] for rows in (5, 1, 300, 2)])
+    clean = exchange(raw, "knot", table)
+    assert [batch.num_rows for batch in clean.to_batches()] == [5, 1, 300, 2]
+    assert clean.equals(models["knot"].transform(table))
+
+
+def test_status_and_deviations(client, models, tmp_path, folder):
+    """As the command line adds them, also under names that no header can hold."""
+    from pyarrow import parquet as pq
+
+    table = make_table(300, nulls=True).select(["a", "b", "c"])
+    pq.write_table(table, tmp_path / "in.parquet")
+    command = [
+        "transform",
+        "--model",
+        str(folder / "cloud.dpmd"),
+        "--noise",
+        "0.5",
+        str(tmp_path / "in.parquet"),
+    ]
+    command += ["--status-column", "wie gehts?", "--deviations", " ±", "-o", str(tmp_path / "out.parquet")]
+    assert main(command) == 0
+    clean = client.transform(table, 0.5, model="cloud", status_column="wie gehts?", deviation_suffix=" ±")
+    assert clean.equals(pq.read_table(tmp_path / "out.parquet"))
+
+
+def test_kinds_of_tables(client, models):
+    table = make_table(100)
+    batch = table.to_batches()[0]
+    assert client.transform(batch).equals(models["knot"].transform(batch))
+    reader = pa.RecordBatchReader.from_batches(table.schema, table.to_batches(30))
+    assert client.transform(reader).combine_chunks().equals(models["knot"].transform(table).combine_chunks())
+    frame = table.drop(["tags"]).to_pandas().set_index("id")
+    pd.testing.assert_frame_equal(client.transform(frame), models["knot"].transform(frame))
+    lazy = pl.from_arrow(table)
+    assert client.transform(lazy).equals(models["knot"].transform(lazy))
+    with pytest.raises(TypeError, match="table is a list: must be an Arrow table"):
+        client.transform([1, 2])
+
+
+def test_a_model_without_names_is_matched_by_position(client, models):
+    table = make_table(50).select(["a", "b", "c"]).rename_columns(["p", "q", "r"])
+    assert client.transform(table, model="plain").equals(models["plain"].transform(table))
+    with pytest.raises(
+        ValueError, match="the table has 6 columns: must have 3; the atlas has no column names"
+    ):
+        client.transform(make_table(5), model="plain")
+
+
+# Settings and errors
+
+
+def test_schema_errors_have_the_words_of_the_command_line(raw, folder, tmp_path, capsys):
+    bad = {
+        "lacking": make_table(5).drop(["a"]),
+        "text": make_table(5).set_column(2, "a", pa.array(["x"] * 5)),
+        "twice": make_table(5).rename_columns(["id", "c", "a", "flag", "b", "a"]),
+        "null": make_table(50, nulls=True),
+        "infinite": make_table(5).set_column(2, "a", pa.array([1.0, 2.0, np.inf, 1.0, 1.0])),
+    }
+    for name, table in bad.items():
+        path = str(tmp_path / f"{name}.arrow")
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+        assert (
+            main(["transform", "--model", str(folder / "knot.dpmd"), path, "-o", str(tmp_path / "o.arrow")])
+            == 2
+        )
+        said = capsys.readouterr().err.strip().removeprefix("dpmd-fast: error: ").replace(path, "the table")
+        with pytest.raises(flight.FlightError) as problem:
+            exchange(raw, "knot", table)
+        assert told(problem) == {"kind": "invalid", "text": said}
+        assert said in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "headers", "message", "text"),
+    [
+        ("cloud", {}, None, "--noise = None: must be the deviation"),
+        ("cloud", {"noise": "much"}, None, "--noise = 'much': must be a number, or as JSON"),
+        ("cloud", {"noise": "[1, 2]"}, None, "--noise"),
+        ("cloud", {"noise": '{"a": "x"}'}, None, "--noise"),
+        ("cloud", {"noise": "-1"}, None, "--noise"),
+        ("cloud", {"noise": "[" * 1500}, None, "--noise"),
+        ("cloud", {"noise": "1" + "0" * 400}, None, "--noise"),
+        ("cloud", {"noise": "1", "on_missing": "drop"}, None, "--on-missing = 'drop': must be one of"),
+        ("knot", {"noise": "1"}, None, "--noise = 1.0: must be None for an atlas"),
+        ("knot", {"on_missing": "fill"}, None, "--on-missing = 'fill': must be one of 'refuse', 'keep'"),
+        ("knot", {"deviations": "x"}, None, "--deviations = 'x': must be None for an atlas"),
+        (
+            "knot",
+            {"status_column": "id"},
+            None,
+            "--status-column = 'id': the table has a column of that name",
+        ),
+        ("cloud", {}, b"[" * 5000, "settings: must be a JSON object"),
+        ("cloud", {}, b'{"noise": true}', "settings: must be a JSON object"),
+        ("cloud", {}, b'{"no": 1}', "settings: must be a JSON object"),
+        ("cloud", {}, b"\xff", "settings: must be a JSON object"),
+        ("nobody", {}, None, "path = 'nobody': no model of that name is served; there are 'cloud', 'knot'"),
+        ("", {}, None, "path = '': no model of that name is served"),
+    ],
+)
+def test_bad_settings_are_refused(raw, model, headers, message, text):
+    with pytest.raises(flight.FlightError) as problem:
+        exchange(raw, model, make_table(5), options(**headers), message)
+    assert text in told(problem)["text"]
+    assert "Traceback" not in str(problem.value)
+
+
+def test_settings_after_a_batch_are_refused(raw):
+    table = make_table(5)
+    writer, reader = raw.do_exchange(flight.FlightDescriptor.for_path("cloud"), options(noise="1"))
+    writer.begin(table.schema)
+    writer.write_batch(table.to_batches()[0])
+    writer.write_metadata(b"{}")
+    writer.done_writing()
+    with pytest.raises(flight.FlightError, match="must come before the first batch"):
+        reader.read_all()
+    close_calls([(writer, reader)])
+
+
+def test_a_noise_that_no_header_can_hold(client):
+    with pytest.raises(ValueError, match=r"noise.* 5000|5,000|3"):
+        client.transform(make_table(5), np.ones(5000), model="cloud")
+
+
+def test_long_names_do_not_break_the_answer(client):
+    table = make_table(5).rename_columns(["ä" * 3000 + str(number) for number in range(6)])
+    with pytest.raises(ValueError, match=r"the table lacks 3 column\(s\) of the atlas: 'a', 'b', 'c'"):
+        client.transform(table)
+    table = pa.table({"ä" * 3000: ["x"], "b": ["y"], "c": ["z"]})
+    with pytest.raises(ValueError, match=r"not numeric: .*\.\.\.$"):
+        client.transform(table, model="plain")
+
+
+def test_every_other_method_answers_without_a_traceback(raw):
+    path = flight.FlightDescriptor.for_path
+    calls = [
+        lambda: list(raw.do_action(flight.Action("shutdown", b""), options())),
+        lambda: raw.do_get(flight.Ticket(b"x"), options()).read_all(),
+        lambda: raw.do_put(path("knot"), make_table(1).schema, options())[0].close(),
+        lambda: raw.get_flight_info(path("nobody"), options()),
+        lambda: raw.get_flight_info(flight.FlightDescriptor.for_command(b"knot"), options()),
+        lambda: raw.get_flight_info(path("knot", "more"), options()),
+    ]
+    for call in calls:
+        with pytest.raises(flight.FlightServerError) as problem:
+            call()
+        assert "Traceback" not in str(problem.value)
+        assert told(problem)["kind"] in ("invalid", "not found", "unsupported")
+    for model in ("nobody", "knot"):
+        with pytest.raises(OSError, match="must be do_exchange") as problem:
+            raw.get_schema(path(model), options())
+        assert "Traceback" not in str(problem.value)
+
+
+def test_a_bug_shows_neither_text_nor_place(server, client, monkeypatch, capfd):
+    def broken(*_):
+        raise ZeroDivisionError("the value 3.14159")
+
+    monkeypatch.setattr("dpmd_fast.serve.server.cleaner_of", broken)
+    with pytest.raises(RuntimeError) as problem:
+        client.transform(make_table(5))
+    assert str(problem.value) == "internal error; the server's log says where"
+    logged = json.loads(capfd.readouterr().err.splitlines()[-1])
+    assert logged["outcome"] == "internal"
+    assert logged["place"].startswith("ZeroDivisionError in server.py, line ")
+    assert "3.14159" not in json.dumps(logged)
+
+
+# Tokens
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer ", "Bearer x", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN} x"]
+)
+def test_calls_without_a_token_are_refused(raw, header):
+    chosen = [] if header is None else [(b"authorization", header.encode())]
+    refused = flight.FlightCallOptions(timeout=20.0, headers=chosen)
+    calls = [
+        lambda: exchange(raw, "knot", make_table(5), refused),
+        lambda: list(raw.list_flights(options=refused)),
+        lambda: list(raw.do_action(flight.Action("metrics", b""), refused)),
+        lambda: list(raw.do_action(flight.Action("reload", b""), refused)),
+    ]
+    for call in calls:
+        with pytest.raises(flight.FlightUnauthenticatedError, match="the token is missing or wrong"):
+            call()
+
+
+def test_every_token_is_accepted(server):
+    for token in (TOKEN, "another token"):
+        with connect(f"grpc://127.0.0.1:{server.port}", token) as client:
+            assert client.health()["status"] == "ok"
+    with connect(f"grpc://127.0.0.1:{server.port}") as client, pytest.raises(PermissionError, match="token"):
+        client.health()
+
+
+# What is served
+
+
+def test_what_is_served(client, raw, models):
+    found = client.models()
+    assert list(found) == ["cloud", "knot", "plain", "scaled"]
+    assert found["knot"]["columns"] == ["a", "b", "c"]
+    assert found["plain"]["columns"] is None
+    assert found["cloud"]["model"] == "mixture"
+    assert found["knot"]["guarantee"]["epsilon"] == models["knot"].guarantee.epsilon
+    assert found["knot"]["guarantee"]["statement"] == str(models["knot"].guarantee)
+    info = raw.get_flight_info(flight.FlightDescriptor.for_path("knot"), options())
+    assert json.loads(info.schema.metadata[b"dpmd-fast"]) == found["knot"]
+    assert {action.type for action in raw.list_actions(options())} == {"health", "reload", "metrics"}
+
+
+def test_a_reload_keeps_the_old_model_of_a_broken_file(client, folder, models):
+    good = (folder / "knot.dpmd").read_bytes()
+    before, table = client.transform(make_table(50)), make_table(50)
+    try:
+        (folder / "knot.dpmd").write_bytes(good[:-10])
+        (folder / "new.dpmd").write_bytes(good)
+        os.mkfifo(folder / "pipe.dpmd")
+        found = client.reload()
+        assert found["new"] == ["new"]
+        assert set(found["broken"]) == {"knot.dpmd", "pipe.dpmd"}
+        assert "knot.dpmd" in found["broken"]["knot.dpmd"]
+        assert client.transform(table).equals(before)
+        assert client.transform(table, model="new").equals(before)
+        models["plain"].save(folder / "new.dpmd")
+        (folder / "knot.dpmd").unlink()
+        found = client.reload()
+        assert (found["new"], found["gone"]) == (["new"], ["knot"])
+        with pytest.raises(ValueError, match="no model of that name is served"):
+            client.transform(table)
+    finally:
+        for name in ("new.dpmd", "pipe.dpmd"):
+            (folder / name).unlink()
+        (folder / "knot.dpmd").write_bytes(good)
+        client.reload()
+
+
+def test_metrics(client):
+    def count(name):
+        found = [line for line in client.metrics().splitlines() if line.startswith(name)]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
+    before = {name: count(name) for name in ("dpmd_fast_requests", "dpmd_fast_rows", "dpmd_fast_errors")}
+    client.transform(make_table(70_000))
+    for model in ("nobody", "a" * 50):
+        with pytest.raises(ValueError, match="no model"):
+            client.transform(make_table(1), model=model)
+    assert count("dpmd_fast_requests") - before["dpmd_fast_requests"] == 3
+    assert count("dpmd_fast_rows") - before["dpmd_fast_rows"] == 70_000
+    assert count("dpmd_fast_errors") - before["dpmd_fast_errors"] == 2
+    assert count("dpmd_fast_in_flight") == 0
+    assert count("dpmd_fast_request_seconds_count") == count("dpmd_fast_requests")
+    assert 'kind="not found"' in client.metrics()
+    assert "nobody" not in client.metrics()  # a client cannot make labels
+
+
+# Limits
+
+
+def test_a_batch_beyond_the_limits_is_refused(raw, client):
+    table = pa.table({name: np.zeros(100_001) for name in "abc"})
+    with pytest.raises(flight.FlightServerError, match="a batch has 100,001 rows: must have at most 100,000"):
+        exchange(raw, "knot", table)
+    assert client.transform(table).num_rows == 100_001  # in pieces
+    wide = pa.table({**{name: [0.0] for name in "abc"}, "text": ["x" * (65 << 20)]})
+    with pytest.raises(flight.FlightServerError, match="must have at most 67,108,864; send several"):
+        exchange(raw, "knot", wide)
+
+
+def open_calls(raw, count):
+    opened = []
+    for _ in range(count):
+        pair = raw.do_exchange(flight.FlightDescriptor.for_path("knot"), options())
+        pair[0].begin(make_table(1).schema)
+        opened.append(pair)
+    return opened
+
+
+def close_calls(opened):
+    for writer, reader in opened:
+        reader.cancel()
+        with contextlib.suppress(flight.FlightError, pa.ArrowException):
+            writer.close()
+
+
+def test_calls_beyond_the_limit_are_refused_at_once(server, raw, client):
+    opened = open_calls(raw, 6)
+    try:
+        until(lambda: server.calls.in_flight == 6)
+        start = time.monotonic()
+        with pytest.raises(flight.FlightUnavailableError, match="6 calls are in flight"):
+            exchange(raw, "knot", make_table(1))
+        assert time.monotonic() - start < 1.0
+        assert client.health()["in_flight"] == 6  # actions are answered
+        done = threading.Event()
+        waiting = threading.Thread(target=lambda: client.transform(make_table(5)) and done.set())
+        waiting.start()  # tries again
+        time.sleep(0.1)
+        assert not done.is_set()
+    finally:
+        close_calls(opened)
+    waiting.join(20.0)
+    assert done.is_set()
+    until(lambda: server.calls.in_flight == 0)
+
+
+def test_a_client_that_stalls_is_cut_off(impatient):
+    server = impatient
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as other:
+        opened = open_calls(other, 1)
+        until(lambda: server.calls.in_flight == 1)
+        until(lambda: server.calls.in_flight == 0, 10.0)
+        with pytest.raises(flight.FlightUnavailableError):
+            opened[0][1].read_chunk()
+        close_calls(opened)
+    with connect(f"grpc://127.0.0.1:{server.port}/knot") as client:
+        assert client.transform(make_table(5)).num_rows == 5
+
+
+def test_a_client_that_does_not_take_its_answers_is_cut_off(impatient):
+    server = impatient
+    batch = pa.RecordBatch.from_arrays([pa.array(np.zeros(100_000))] * 3, names=list("abc"))
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as other:
+        writer, reader = other.do_exchange(flight.FlightDescriptor.for_path("knot"), options())
+        writer.begin(batch.schema)
+
+        def send():
+            try:
+                for _ in range(200):
+                    writer.write_batch(batch)
+            except (flight.FlightError, pa.ArrowException, OSError):
+                pass
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        until(lambda: server.calls.in_flight == 1)
+        until(lambda: server.calls.in_flight == 0, 15.0)
+        sending.join(10.0)
+        assert not sending.is_alive()
+        close_calls([(writer, reader)])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(500), os.urandom(5000)],
+)
+def test_garbage_does_no_harm(server, client, data):
+    with socket.create_connection(("127.0.0.1", server.port), 5.0) as other:
+        other.sendall(data)
+        other.settimeout(0.2)
+        try:
+            while other.recv(4096):
+                pass
+        except OSError:
+            pass
+    assert client.health()["status"] == "ok"
+
+
+def test_the_client_checks_its_arguments():
+    for uri in ("", "http://x", "grpc://", "grpc://127.0.0.1:99999", "grpc://h:1/a/b", None, 5):
+        with pytest.raises(ValueError, match=r"uri = .*: must be grpc://HOST:PORT/MODEL"):
+            connect(uri)
+    with pytest.raises(ValueError, match="token: must be a text of ASCII"):
+        connect("grpc://127.0.0.1:1", "ä")
+
+
+def test_no_server(monkeypatch):
+    monkeypatch.setattr("dpmd_fast.serve.client._ATTEMPTS", 2)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and does not listen
+        client = connect(f"grpc://127.0.0.1:{held.getsockname()[1]}/knot", timeout=10.0)
+        with pytest.raises(OSError, match="no answer: "):
+            client.transform(make_table(1))

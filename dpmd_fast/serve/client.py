@@ -34,7 +34,8 @@ _PORT = 8815
 _ROWS = 1 << 16  # of a batch that is sent
 _BYTES = 8 << 20
 _LONGEST_HEADER = 2000  # characters; servers take 8,192 bytes of headers
-_ATTEMPTS = 10  # the waits before them add up to 11 seconds: a worker is back in two, on a busy machine in five
+# the waits before them add up to 11 seconds: a worker is back in two, on a busy machine in five
+_ATTEMPTS = 10
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0  # seconds
 
 _T = TypeVar("_T")
@@ -68,7 +69,15 @@ def connect(
 
 
 class Client:
-    """Cleans tables with a served model; threads may share it. Made by `connect`."""
+    """Cleans tables with a served model; threads may share it. Made by `connect`.
+
+    Attributes
+    ----------
+    model : str or None
+        Name of the model that calls use by default.
+    repeated : int
+        How often a call was made again, because there was no worker for it.
+    """
 
     def __init__(
         self,
@@ -83,7 +92,7 @@ class Client:
 
         location, named = _parsed(uri)
         self.model = model if model is not None else named
-        self.timeout = float(timeout)
+        self.timeout, self.repeated = float(timeout), 0
         if token is not None and (not isinstance(token, str) or not token.isascii() or not token.strip()):
             raise UserValueError("token: must be a text of ASCII characters")
         self._headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
@@ -265,6 +274,7 @@ class Client:
                     raise _explained(problem) from None
             except Exception as problem:
                 raise _explained(problem) from None
+            self.repeated += 1
             time.sleep(wait * random.uniform(0.5, 1.5))  # not all clients at once
             wait = min(2.0 * wait, _LONGEST_WAIT)
         raise AssertionError

@@ -68,7 +68,7 @@ def test_kernels_are_compiled_into_the_image(tmp_path):
 
 @pytest.mark.skipif(not os.access("/usr/bin/openssl", os.X_OK), reason="no openssl")
 def test_the_server_of_the_image(tmp_path):
-    """Entry point and arguments as they stand there, but for the folders and the port; then the health check."""
+    """Entry point and arguments as they stand there, but for folders and port; then the health check."""
     models, secrets = tmp_path / "models", tmp_path / "secrets"
     models.mkdir()
     secrets.mkdir()

@@ -81,16 +81,19 @@ def reload_often(folder: Path, seconds: float) -> list[str]:
     second.write_bytes((folder / "other knot.arrow").read_bytes())
     count = broken = 0
     try:
-        with Server(folder, "--workers", "2", models=models) as server:
-            with under_load(folder, server, seconds, models=["knot"]) as found, connect(server.uri) as client:
-                end = time.monotonic() + seconds - 4.0
-                while time.monotonic() < end:
-                    count += 1
-                    partial = models / "partial"
-                    partial.write_bytes(b"broken" if count % 5 == 0 else versions[count % 2])
-                    partial.rename(target)
-                    broken += len(client.reload()["broken"])
-                    time.sleep(0.1)
+        with (
+            Server(folder, "--workers", "2", models=models) as server,
+            under_load(folder, server, seconds, models=["knot"]) as found,
+            connect(server.uri) as client,
+        ):
+            end = time.monotonic() + seconds - 4.0
+            while time.monotonic() < end:
+                count += 1
+                partial = models / "partial"
+                partial.write_bytes(b"broken" if count % 5 == 0 else versions[count % 2])
+                partial.rename(target)
+                broken += len(client.reload()["broken"])
+                time.sleep(0.1)
     finally:
         second.unlink()
     text = f"{count} reloads of 2 versions, every fifth file broken: {broken} named; "

@@ -20,6 +20,7 @@ from dpmd_fast.serve.answers import CANCELLED, UNAVAILABLE, CallError
 # Rows that are cleaned without waiting for a turn: less than a millisecond of work for 10 columns
 # (benchmarks/latency.py), so that single rows do not wait behind large batches.
 _FEW = 500
+_ACTIONS = 16  # at once, beside exchanges
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Calls:
         self._lock = threading.Lock()
         self._open: set[Call] = set()
         self._held = 0
+        self._actions = threading.BoundedSemaphore(_ACTIONS)
         self._turns = threading.BoundedSemaphore(os.cpu_count() or 1)
 
     @property
@@ -127,6 +129,16 @@ class Calls:
         finally:
             with self._lock:
                 self._open.discard(call)
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Refuse an action at once if too many are in progress: each keeps a thread, and some wait."""
+        if not self._actions.acquire(blocking=False):
+            raise CallError(UNAVAILABLE, f"{_ACTIONS} actions are in progress: try again later")
+        try:
+            yield
+        finally:
+            self._actions.release()
 
     @contextmanager
     def holding(self, batch: Any) -> Iterator[None]:

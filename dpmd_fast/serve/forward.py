@@ -18,9 +18,10 @@ from contextlib import suppress
 
 from dpmd_fast.serve.log import log
 
-_BUFFER = 1 << 18  # bytes on their way in one direction of a connection
+_BUFFER = 1 << 18  # bytes that are handed on at once
 _LOOK = 0.05  # seconds between looks at clients that wait
 _PATIENCE = 15.0  # seconds that a client waits for a worker
+_IDLE = 5.0  # seconds without a byte, after which a connection may be dropped for a new one
 _MOST = 2000  # connections; fewer if the system allows fewer open files
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
@@ -30,25 +31,26 @@ class _Way:
 
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
         self.source, self.target = source, target
-        self._buffer = bytearray(_BUFFER)
-        self._left = memoryview(b"")
+        self._left = memoryview(b"")  # what the target did not take yet
         self.ended = False
 
     @property
     def pending(self) -> bool:
         return len(self._left) > 0
 
-    def read(self) -> None:
-        """Take what has come, and send on what goes at once."""
+    def read(self, buffer: memoryview) -> None:
+        """Take what has come, and send on what goes at once; only the rest is kept."""
         try:
-            count = self.source.recv_into(self._buffer)
+            count = self.source.recv_into(buffer)
         except BlockingIOError:
             return
         except OSError:
             count = 0
         self.ended = count == 0
-        self._left = memoryview(self._buffer)[:count]
+        self._left = buffer[:count]
         self.write()
+        if self.pending:
+            self._left = memoryview(bytes(self._left))  # the buffer is for all connections
 
     def write(self) -> None:
         if not self.pending:
@@ -68,6 +70,7 @@ class _Pair:
         self.client, self.worker, self.slot = client, worker, slot
         self.ways = (_Way(client, worker), _Way(worker, client))
         self.connected = False
+        self.used = time.monotonic()
 
     @property
     def over(self) -> bool:
@@ -100,6 +103,7 @@ class Forwarder(threading.Thread):
         self._waiting: deque[tuple[float, socket.socket]] = deque()
         self._closing = self._ended = False
         self._most = _room()
+        self._buffer = memoryview(bytearray(_BUFFER))
 
     def add(self, slot: int, port: int) -> None:
         """Hand connections to a worker, which listens on a port of the loopback address."""
@@ -157,7 +161,8 @@ class Forwarder(threading.Thread):
             if way.target is one and events & _WRITE:
                 way.write()
             if way.source is one and events & _READ:
-                way.read()
+                way.read(self._buffer)
+        pair.used = time.monotonic()
         if pair.over:
             self._drop(pair)
         else:
@@ -167,12 +172,20 @@ class Forwarder(threading.Thread):
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                if len(self._pairs) // 2 + len(self._waiting) >= self._most:
+                if len(self._pairs) // 2 + len(self._waiting) >= self._most and not self._make_room():
                     client.close()
                     continue
                 client.setblocking(False)
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._waiting.append((time.monotonic() + _PATIENCE, client))
+
+    def _make_room(self) -> bool:
+        """Drop the connection that was used least recently, unless it is in use: clients connect again."""
+        oldest = min(self._pairs.values(), key=lambda pair: pair.used, default=None)
+        if oldest is None or time.monotonic() - oldest.used < _IDLE:
+            return False
+        self._drop(oldest)
+        return True
 
     def _connect_waiting(self) -> None:
         now = time.monotonic()

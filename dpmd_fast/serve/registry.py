@@ -112,6 +112,8 @@ class Registry:
             for name, path in model_files(folder).items():
                 known = before.get(name)
                 try:
+                    if not name.isprintable() or not name:
+                        raise UserValueError("its name must be printable text")
                     if known is not None and _digest(path) == known.digest:
                         after[name] = known
                         continue

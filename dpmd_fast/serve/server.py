@@ -64,8 +64,8 @@ _MOST_SETTINGS = 1 << 20  # bytes of settings in a message: a noise for each of 
 class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Refuses calls without a token, before anything of theirs is read, and keeps the headers of others."""
 
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
+    def __init__(self, tokens: Tokens, refused: Callable[[], None]) -> None:
+        self._tokens, self._refused = tokens, refused
 
     def start_call(self, info: Any, headers: Mapping[str, list[Any]]) -> _Caller:
         answer = None
@@ -83,7 +83,7 @@ class _Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         except Exception as problem:
             answer = answer_to(problem)
         if answer.kind == REFUSED:
-            log("refused", kind=REFUSED)
+            self._refused()
         raise answer.error
 
 
@@ -129,6 +129,7 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
         log_calls: bool = True,
     ) -> None:
         self.counts, self.calls = Metrics(), Calls(limits or Limits())
+        self._refused_at = -1.0
         self._registry, self._reload, self._log_calls = registry, reload, log_calls
         self._metrics = metrics or (lambda: prometheus(self.snapshot(), 1))
         self._watch = Watch(
@@ -140,7 +141,7 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(
             location,
             tls_certificates=None if tls is None else [tls],
-            middleware={"gate": _Gate(tokens or Tokens(None))},
+            middleware={"gate": _Gate(tokens or Tokens(None), self._refused)},
         )
         self._watch.start()
 
@@ -152,6 +153,14 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
         """Take no more calls, and return when those in progress have ended."""
         self.shutdown()
         self._watch.stop()
+
+    def _refused(self) -> None:
+        """Count a call without a token; log it, but not more than once a second."""
+        self.counts.ended("", 0, 0.0, REFUSED)
+        now = time.monotonic()
+        if now - self._refused_at >= 1.0:
+            self._refused_at = now
+            log("refused", kind=REFUSED)
 
     # Exchanges
 
@@ -247,7 +256,7 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
         return list(ACTIONS.items())
 
     def do_action(self, context: Any, action: Any) -> Any:
-        with self._explained("action"):
+        with self._explained("action"), self.calls.acting():
             if action.type == "health":
                 facts = {
                     "status": "ok",

@@ -35,6 +35,9 @@ _CHILD = "import sys; sys.path[:] = {path!r}; from dpmd_fast.serve.worker import
 _LOOK = 0.1  # seconds between looks at signals and the clock
 _LOAD_SECONDS = 100.0  # for a worker to load models: less than a client's worker waits for the answer
 _METRICS_SECONDS = 2.0
+_SILENT = (
+    150.0  # seconds after which a worker that reports nothing is taken for dead: it reports every second
+)
 _LIVED = 10.0  # seconds after which a worker that dies is started again at once
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 
@@ -46,6 +49,7 @@ class _Process:
         self.slot, self.started = slot, time.monotonic()
         self.ready = self.ended = False
         self.metrics: Snapshot | None = None
+        self.heard = self.started
         self.start_answer: Future[Any] | None = None
         ours, theirs = socket.socketpair()
         self.line = Line(ours, lambda message: inbox.put((self, message)))
@@ -175,7 +179,7 @@ class Supervisor:
 
     def _is_ready(self, worker: _Process, answer: dict[str, Any]) -> None:
         if not worker.ready:
-            worker.ready = True
+            worker.ready, worker.heard = True, time.monotonic()
             if self._forwarder is not None:
                 self._forwarder.add(worker.slot, answer["port"])
             log(
@@ -203,7 +207,7 @@ class Supervisor:
         if message is None:
             self._died(worker)
         elif message.get("tell") == "metrics":
-            worker.metrics = message["metrics"]
+            worker.metrics, worker.heard = message["metrics"], time.monotonic()
         elif message.get("ask") == "metrics":
             worker.line.answer(message, self._metrics())
         elif message.get("ask") == "reload":
@@ -221,6 +225,11 @@ class Supervisor:
                     self._is_ready(worker, answer)
                 worker.start_answer = None if not worker.ready else worker.start_answer
         now = time.monotonic()
+        for worker in self._workers.values():
+            if worker.ready and now - worker.heard > _SILENT:
+                log("worker silent", worker=worker.slot, worker_pid=worker.process.pid)
+                worker.heard = now
+                worker.process.kill()
         for slot in [slot for slot, when in self._again.items() if when <= now]:
             del self._again[slot]
             self._start(slot)
@@ -285,7 +294,10 @@ class Supervisor:
         except (UserError, OSError) as problem:
             broken[self._options.models] = _text(problem)
         found: dict[str, Any] | None = None
-        for worker in [one for one in self._workers.values() if one.ready]:
+        for worker in list(self._workers.values()):
+            if not worker.ready:
+                worker.process.kill()  # it is reading the old copies: it starts again with the new ones
+                continue
             answer = result_of(worker.line.ask("load", **self._given()), _LOAD_SECONDS)
             if answer is None or "failed" in answer:
                 log("reload failed", worker=worker.slot)

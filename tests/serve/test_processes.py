@@ -236,6 +236,29 @@ def refused(capsys, *options):
     return capsys.readouterr().err.strip().removeprefix("dpmd-fast: error: ")
 
 
+def test_the_examples_of_the_help_can_be_parsed(models, tokens, tmp_path, monkeypatch, capsys):
+    """They would serve until somebody stops them: tests above run such commands."""
+    import re
+
+    from dpmd_fast.cli import commands
+    from dpmd_fast.serve.supervisor import Supervisor
+
+    text = re.sub(r"\\\n\s*", "", str(commands.commands["serve"].epilog))
+    lines = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("dpmd-fast ")]
+    assert len(lines) == 2
+    os.symlink(models, tmp_path / "models")
+    for name in ("tokens.txt", "server.crt", "server.key"):
+        (tmp_path / name).write_text("-----BEGIN x")
+        (tmp_path / name).chmod(0o600)
+    (tmp_path / "tokens.txt").write_text("token")
+    monkeypatch.chdir(tmp_path)
+    started = []
+    monkeypatch.setattr(Supervisor, "run", lambda self: started.append(self._options))
+    for line in lines:
+        assert main(line) == 0, capsys.readouterr().err
+    assert [options.workers for options in started] == [1, 4]
+
+
 def test_bad_options_are_refused(models, tmp_path, tokens, capsys):
     serve = ["--models", models, "--port", "0"]
     assert "must be a folder of .dpmd files" in refused(capsys, "--models", tmp_path / "no", "--port", "0")

@@ -58,6 +58,7 @@ class Clients:
     def begin(self) -> None:
         self.begun = time.monotonic()
         self.end = self.begun + self.given["seconds"]
+        print("ready", flush=True)
 
     def take(self) -> bool:
         with self.lock:

@@ -163,7 +163,10 @@ def under_load(folder: Path, server: Server, seconds: float, **more: Any) -> Ite
     given = {"mode": "mixed", "models": ["knot", "cloud"], "seconds": seconds, "reconnect": 0.02, **more}
     started = load(folder, server.uri, 2, 4, **given)
     found: dict[str, Any] = {}
-    time.sleep(2.0)
+    for process in started:  # what is tried has to come when they call
+        assert process.stdout is not None
+        process.stdout.readline()
+    time.sleep(1.0)
     try:
         yield found
     finally:

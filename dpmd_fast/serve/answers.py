@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import traceback
 from typing import Any, NamedTuple
 
@@ -61,6 +62,25 @@ def answer_to(problem: BaseException, cancelled: bool = False) -> Answer:
     }
     extra = json.dumps({"kind": kind, "text": text}, ensure_ascii=False).encode()
     return Answer(kind, errors.get(kind, flight.FlightServerError)(text, extra), place)
+
+
+def hide_tracebacks() -> None:
+    """Have Arrow send no traceback of what fails before our code runs: a header that is not ASCII, for one.
+
+    Arrow has Python format the exception, in a thread of gRPC, which Python has not started. Elsewhere
+    tracebacks stay as they are.
+    """
+    original = traceback.format_exception
+    if getattr(original, "hides", False):
+        return
+
+    def format_exception(*given: Any, **more: Any) -> list[str]:
+        if isinstance(threading.current_thread(), threading._DummyThread):
+            return ["not shown"]
+        return original(*given, **more)
+
+    format_exception.hides = True  # type: ignore[attr-defined]
+    traceback.format_exception = format_exception
 
 
 def kind_and_place(problem: BaseException) -> str:

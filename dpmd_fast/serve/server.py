@@ -24,7 +24,15 @@ from dpmd_fast import __version__
 from dpmd_fast.arguments import shown
 from dpmd_fast.columns import quoted
 from dpmd_fast.errors import UserValueError
-from dpmd_fast.serve.answers import INVALID, REFUSED, UNKNOWN, UNSUPPORTED, CallError, answer_to
+from dpmd_fast.serve.answers import (
+    INVALID,
+    REFUSED,
+    UNKNOWN,
+    UNSUPPORTED,
+    CallError,
+    answer_to,
+    hide_tracebacks,
+)
 from dpmd_fast.serve.calls import Call, Calls, Limits
 from dpmd_fast.serve.connections import Watch
 from dpmd_fast.serve.log import log
@@ -129,6 +137,7 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
         log_calls: bool = True,
     ) -> None:
         self.counts, self.calls = Metrics(), Calls(limits or Limits())
+        hide_tracebacks()
         self._refused_at = -1.0
         self._registry, self._reload, self._log_calls = registry, reload, log_calls
         self._metrics = metrics or (lambda: prometheus(self.snapshot(), 1))
@@ -343,6 +352,7 @@ def _from_message(metadata: Any) -> dict[str, Any]:
         if metadata is None or metadata.size > _MOST_SETTINGS:
             raise ValueError
         given = json.loads(metadata.to_pybytes())
+        json.dumps(given, ensure_ascii=False).encode()  # refuses half a character, which Arrow cannot hold
         if not isinstance(given, dict) or not set(given) <= set(SETTINGS.values()):
             raise ValueError
         for name, value in given.items():

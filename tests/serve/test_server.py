@@ -217,6 +217,7 @@ def test_schema_errors_have_the_words_of_the_command_line(raw, folder, tmp_path,
         ("cloud", {}, b'{"noise": true}', "settings: must be a JSON object"),
         ("cloud", {}, b'{"no": 1}', "settings: must be a JSON object"),
         ("cloud", {}, b"\xff", "settings: must be a JSON object"),
+        ("knot", {}, b'{"status_column": "\\ud800"}', "settings: must be a JSON object"),
         ("nobody", {}, None, "path = 'nobody': no model of that name is served; there are 'cloud', 'knot'"),
         ("", {}, None, "path = '': no model of that name is served"),
     ],
@@ -273,6 +274,34 @@ def test_every_other_method_answers_without_a_traceback(raw):
         with pytest.raises(OSError, match="must be do_exchange") as problem:
             raw.get_schema(path(model), options())
         assert "Traceback" not in str(problem.value)
+
+
+def test_a_header_that_is_not_ascii_shows_no_traceback(server):
+    """Arrow refuses it before our code runs. No client library sends one: these are the bytes of a call."""
+
+    def literal(name, value):  # HPACK: a literal header field without indexing
+        return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+    path = b"/arrow.flight.protocol.FlightService/ListActions"
+    fields = {b":method": b"POST", b":scheme": b"http", b":path": path, b":authority": b"x"}
+    fields |= {b"te": b"trailers", b"content-type": b"application/grpc", b"authorization": b"Bearer \xff\xfe"}
+    headers = b"".join(literal(name, value) for name, value in fields.items())
+
+    def frame(kind, flags, stream, body):
+        return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+
+    data = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, headers)
+    data += frame(0, 1, 1, bytes(5))
+    answered = b""
+    with socket.create_connection(("127.0.0.1", server.port), 5.0) as other:
+        other.settimeout(5.0)
+        other.sendall(data)
+        while b"grpc-status" not in answered:
+            part = other.recv(1 << 16)
+            assert part, answered
+            answered += part
+    assert b"codec" in answered  # it is the case that is meant
+    assert b"Traceback" not in answered
 
 
 def test_a_bug_shows_neither_text_nor_place(server, client, monkeypatch, capfd):

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from dpmd_fast.arguments import shown
-from dpmd_fast.columns import is_arrow, is_of, is_pandas, is_polars
+from dpmd_fast.columns import is_of
 from dpmd_fast.errors import (
     UserOSError,
     UserPermissionError,
@@ -28,11 +28,10 @@ from dpmd_fast.errors import (
     UserTypeError,
     UserValueError,
 )
+from dpmd_fast.serve.pieces import batches_of
 
 _SCHEMES = {"grpc": "grpc", "grpc+tcp": "grpc", "grpc+tls": "grpc+tls", "grpcs": "grpc+tls"}
 _PORT = 8815
-_ROWS = 1 << 16  # of a batch that is sent
-_BYTES = 8 << 20
 _LONGEST_HEADER = 2000  # characters; servers take 8,192 bytes of headers
 # the waits before them add up to 11 seconds: a worker is back in two, on a busy machine in five
 _ATTEMPTS = 10
@@ -152,7 +151,7 @@ class Client:
             "deviation_suffix": deviation_suffix,
         }
         given = {name: value for name, value in settings.items() if value is not None}
-        schema, batches, back = _batches(table)
+        schema, batches, back = batches_of(table)
         once = is_of(table, "pyarrow", "RecordBatchReader")
 
         def call(left: float) -> Any:
@@ -359,53 +358,6 @@ def _carried(settings: Mapping[str, Any]) -> tuple[list[tuple[bytes, bytes]], by
     if plain and sum(map(len, texts.values())) <= _LONGEST_HEADER:
         return [(names.get(name, name.encode()), text.encode()) for name, text in texts.items()], None
     return [], json.dumps(dict(settings)).encode()
-
-
-def _batches(table: Any) -> tuple[Any, Callable[[], Iterator[Any]], Callable[[Any], Any]]:
-    """Return the schema of a table, what makes an iterator over its batches, and the way back."""
-    if is_pandas(table):
-        import pyarrow as pa
-
-        arrow = pa.Table.from_pandas(table)
-        return arrow.schema, lambda: _pieces(arrow.to_batches()), lambda clean: clean.to_pandas()
-    if is_polars(table):
-        import polars as pl
-
-        arrow = table.to_arrow()
-        return arrow.schema, lambda: _pieces(arrow.to_batches()), pl.from_arrow
-    if is_of(table, "pyarrow", "RecordBatch"):
-        return table.schema, lambda: _pieces([table]), _one_batch
-    if is_arrow(table):
-        return table.schema, lambda: _pieces(table.to_batches()), lambda clean: clean
-    if is_of(table, "pyarrow", "RecordBatchReader"):
-        return table.schema, lambda: _pieces(table), lambda clean: clean
-    raise UserTypeError(
-        f"table is a {type(table).__name__}: must be an Arrow table, batch or reader, or a DataFrame of "
-        "pandas or polars"
-    )
-
-
-def _pieces(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield batches in pieces that every server takes."""
-    for batch in batches:
-        width = batch.nbytes / max(1, batch.num_rows)
-        rows = max(1, min(_ROWS, int(_BYTES / max(1.0, width))))
-        if batch.num_rows <= rows:
-            yield batch
-            continue
-        for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
-
-
-def _one_batch(clean: Any) -> Any:
-    batches = clean.combine_chunks().to_batches()
-    if len(batches) == 1:
-        return batches[0]
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_arrays(
-        [column.combine_chunks() for column in clean.columns], schema=clean.schema
-    )
 
 
 def _explained(problem: Exception) -> Exception:

@@ -198,7 +198,10 @@ class Supervisor:
                 if number != signal.SIGHUP:
                     self._drain(signal.Signals(number).name)
                     return
-                self._reload()
+                if any(worker.ready for worker in self._workers.values()):
+                    self._reload()
+                else:  # later: somebody has to try the files
+                    self._signals.put(number)
             with suppress(Empty):
                 self._handle(*self._inbox.get(timeout=_LOOK))
             self._look()
@@ -293,30 +296,34 @@ class Supervisor:
             self._folder = self._copied()
         except (UserError, OSError) as problem:
             broken[self._options.models] = _text(problem)
+        found = self._loaded_by_all(before)
+        if found is None:  # perhaps because of a file: nobody else tries it
+            self._folder, before = before, self._folder
+            served = sorted(model_files(self._folder))
+            found = {"served": served, "new": [], "gone": [], "broken": {}}
+            broken[self._options.models] = "a worker failed while it read the files: the old ones stay"
+        if before != self._folder:
+            shutil.rmtree(before, ignore_errors=True)
+        found["broken"] = {**found["broken"], **broken}
+        log("reloaded", **{**found, "broken": [*found["broken"]]})
+        return found
+
+    def _loaded_by_all(self, before: str) -> dict[str, Any] | None:
+        """Return what the first worker has found, None if it failed; then have the others read the same."""
         found: dict[str, Any] | None = None
-        for worker in list(self._workers.values()):
+        for worker in sorted(self._workers.values(), key=lambda one: not one.ready):
             if not worker.ready:
                 worker.process.kill()  # it is reading the old copies: it starts again with the new ones
                 continue
             answer = result_of(worker.line.ask("load", **self._given()), _LOAD_SECONDS)
             if answer is None or "failed" in answer:
                 log("reload failed", worker=worker.slot)
-                worker.process.kill()  # one that does not know what to serve is started again
-                continue
-            if found is None:
+                worker.process.kill()  # it is started again
+                if found is None:
+                    return None
+            elif found is None:
                 found = answer
                 self._mend(before, answer["broken"])
-        if before != self._folder:
-            shutil.rmtree(before, ignore_errors=True)
-        found = found or {"served": [], "new": [], "gone": [], "broken": {}}
-        found["broken"] = {**found["broken"], **broken}
-        log(
-            "reloaded",
-            served=found["served"],
-            new=found["new"],
-            gone=found["gone"],
-            broken=[*found["broken"]],
-        )
         return found
 
     def _mend(self, before: str, broken: dict[str, str]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import flight
 from samples import make_atlas, make_mixture
 
 from dpmd_fast import Preprocessor
@@ -125,3 +126,46 @@ def until(condition, seconds=60.0):
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.02)
+
+
+# Calls without the client of the package
+
+
+def options(**headers):
+    given = {"authorization": f"Bearer {TOKEN}", **headers}
+    return flight.FlightCallOptions(
+        timeout=20.0,
+        headers=[(name.replace("_", "-").encode(), text.encode()) for name, text in given.items()],
+    )
+
+
+def exchange(raw, model, table, chosen=None, message=None):
+    writer, reader = raw.do_exchange(flight.FlightDescriptor.for_path(model), chosen or options())
+    with writer:
+        writer.begin(table.schema)
+        if message is not None:
+            writer.write_metadata(message)
+        for batch in table.to_batches():
+            writer.write_batch(batch)
+        writer.done_writing()
+        return reader.read_all()
+
+
+def told(problem):
+    return json.loads(problem.value.extra_info)
+
+
+def open_calls(raw, count):
+    opened = []
+    for _ in range(count):
+        pair = raw.do_exchange(flight.FlightDescriptor.for_path("knot"), options())
+        pair[0].begin(make_table(1).schema)
+        opened.append(pair)
+    return opened
+
+
+def close_calls(opened):
+    for writer, reader in opened:
+        reader.cancel()
+        with contextlib.suppress(flight.FlightError, pa.ArrowException):
+            writer.close()

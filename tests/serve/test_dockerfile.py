@@ -51,6 +51,7 @@ def test_the_package_installs_from_what_is_copied(tmp_path):
     assert (tmp_path / "site" / "bin" / "dpmd-fast").exists()
 
 
+@pytest.mark.slow
 def test_kernels_are_compiled_into_the_image(tmp_path):
     """With the cache that is there already: to compile takes minutes, and is tested elsewhere."""
     (text,) = [text for text in instructions("RUN") if text.startswith("dpmd-fast")]

@@ -176,6 +176,7 @@ def test_calls_in_progress_end_before_the_server_does(models, tmp_path):
     assert not server.events("call")
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_supervisor(models, tmp_path):
     with running(tmp_path, models) as server:
         (worker,) = server.workers().values()
@@ -192,6 +193,7 @@ def test_workers_end_with_their_supervisor(models, tmp_path):
         until(gone)
 
 
+@pytest.mark.slow  # the server of the Dockerfile has TLS, too
 @pytest.mark.skipif(not os.access("/usr/bin/openssl", os.X_OK), reason="no openssl")
 def test_tls(models, tmp_path, tokens):
     cert, key = tmp_path / "server.crt", tmp_path / "server.key"

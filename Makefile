@@ -7,7 +7,7 @@ DOCTEST = $(BIN)/python -m doctest README.md docs/distributed.md docs/mixture.md
 INPUTS ?= 100000
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all lint coverage compare bench bench-full scaling limits audit fuzz clean
+.PHONY: demo test test-all lint coverage compare bench bench-full scaling limits audit fuzz serve-bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -75,6 +75,10 @@ scaling: $(VENV)/.installed-bench
 limits: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/limits.py --output benchmarks/results/limits.md
 	$(BIN)/python benchmarks/page.py
+
+# 25 minutes: throughput, latency, 100,000 requests, faults, 10 minutes of mixed load
+serve-bench: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/serve.py --output benchmarks/results/serve.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .numba_cache .pytest_cache .mypy_cache .ruff_cache .coverage demo

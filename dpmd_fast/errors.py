@@ -24,6 +24,27 @@ def text_of(error: Exception) -> str:
     return error.text if isinstance(error, UserError) else str(error)
 
 
+#: Options of the command line that have other names than the arguments in Python.
+OPTIONS = {
+    "deviation_suffix": "--deviations",
+    "n": "--reference-rows",
+    "n_threads": "--threads",
+    "path": "--ledger",
+}
+
+
+def option_text(error: UserError) -> str:
+    """Return the command line's text, with the argument that it begins with as an option.
+
+    ``noise['a']`` becomes ``--noise['a']``.
+    """
+    name, text = error.argument, error.command_line_text
+    if name is None or not text.startswith(name):
+        return text
+    name = name.partition("[")[0]
+    return OPTIONS.get(name, f"--{name.replace('_', '-')}") + text[len(name) :]
+
+
 class UserError(Exception):
     """An error whose text is safe to show.
 

@@ -26,6 +26,7 @@ from dpmd_fast.cli.plan import plan
 from dpmd_fast.cli.preprocess import preprocess
 from dpmd_fast.cli.release import fit
 from dpmd_fast.cli.report import report
+from dpmd_fast.cli.serve import serve
 from dpmd_fast.cli.transform import transform
 from dpmd_fast.privacy.ledger.last_debit import last_debit, note_debit
 
@@ -62,7 +63,8 @@ def commands(context: click.Context, quiet: bool) -> None:
         click.echo(context.get_help())
 
 
-for verb in (demo, plan, fit, transform, denoise, preprocess, report, ledger, experiment, audit, warmup):
+_VERBS = (demo, plan, fit, transform, serve, denoise, preprocess, report, ledger, experiment, audit, warmup)
+for verb in _VERBS:
     commands.add_command(verb)
 
 

@@ -11,17 +11,11 @@ import traceback
 
 import click
 
-from dpmd_fast.errors import UserError
+from dpmd_fast.errors import UserError, option_text
 
 PROGRAM = "dpmd-fast"
 USER, BUG = 2, 1  # exit codes
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_OPTIONS = {
-    "deviation_suffix": "--deviations",
-    "n": "--reference-rows",
-    "n_threads": "--threads",
-    "path": "--ledger",
-}  # other names than in Python
 
 
 def tell(error: Exception) -> int:
@@ -39,22 +33,13 @@ def message_of(error: BaseException) -> str | None:
     if isinstance(error, click.ClickException):
         return _usage(error)
     if isinstance(error, UserError):
-        return _option_named(error)
+        return option_text(error)
     if isinstance(error, MemoryError):
         return "memory ran out: read fewer rows at a time, or use a larger machine"
     if isinstance(error, OSError) and error.strerror:
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name]
         return ": ".join([*names, error.strerror])
     return None
-
-
-def _option_named(error: UserError) -> str:
-    """Return the text with the argument that it begins with as an option; noise['a'] becomes --noise['a']."""
-    name, text = error.argument, error.command_line_text
-    if name is None or not text.startswith(name):
-        return text
-    name = name.partition("[")[0]
-    return _OPTIONS.get(name, f"--{name.replace('_', '-')}") + text[len(name) :]
 
 
 def _usage(error: click.ClickException) -> str:

@@ -173,8 +173,8 @@ class Mixture:
             model = with_background(Gaussians(self.weights, self.means, self.covariances))
             components = make_components(*model, deviations)
             made = MixtureCleaner(components, missing, self.column_names, self.preprocess)
-            while len(self._cleaners) >= _CLEANERS_KEPT:
-                self._cleaners.pop(next(iter(self._cleaners)), None)
+            for old in list(self._cleaners)[: max(0, len(self._cleaners) - _CLEANERS_KEPT + 1)]:
+                self._cleaners.pop(old, None)  # a copy of the keys: other threads add and remove some
             self._cleaners[key] = made
         return made
 

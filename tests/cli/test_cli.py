@@ -30,7 +30,7 @@ from dpmd_fast.lab.datasets import circle, distance_to_manifold, simulate
 from dpmd_fast.lab.experiments import registry
 from dpmd_fast.privacy.ledger import ledger as ledger_module
 
-VERBS = ["demo", "plan", "fit", "transform", "denoise", "preprocess", "report", "ledger"]
+VERBS = ["demo", "plan", "fit", "transform", "serve", "denoise", "preprocess", "report", "ledger"]
 VERBS += ["experiment", "audit", "warmup"]
 N = 20_011  # records: a number that is not said by chance
 BUDGET = "--epsilon 1 --delta 1e-6"
@@ -136,7 +136,7 @@ LONG = {"audit": pytest.mark.slow}  # minutes; tests/lab/test_audit.py runs part
 
 
 @pytest.mark.parametrize(
-    "verb", [pytest.param(verb, marks=LONG.get(verb, ())) for verb in VERBS if verb != "demo"]
+    "verb", [pytest.param(verb, marks=LONG.get(verb, ())) for verb in VERBS if verb not in ("demo", "serve")]
 )
 def test_examples_run_as_written(here, verb):
     if verb in ("fit", "ledger"):

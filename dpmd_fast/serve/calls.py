@@ -1,0 +1,192 @@
+"""Calls in progress, and the limits that keep memory bounded whatever clients send.
+
+A call holds at most one batch and its clean copy; calls beyond the limit are refused at once, before anything
+of theirs is read. Large batches take turns, one for each core: what waits has no copy yet.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.serve.answers import CANCELLED, UNAVAILABLE, CallError
+
+# Rows that are cleaned without waiting for a turn: less than a millisecond of work for 10 columns
+# (benchmarks/latency.py), so that single rows do not wait behind large batches.
+_FEW = 500
+_ACTIONS = 16  # at once, beside exchanges
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one worker."""
+
+    batch_rows: int = 200_000
+    batch_bytes: int = 64 << 20
+    in_flight: int = 64
+    idle_seconds: float = 60.0  # for which a call may wait for its client
+    memory: int = 4 << 30  # bytes of the process, which the system enforces
+
+    @property
+    def message_bytes(self) -> int:
+        """Received at once, above which the connection is closed; less is refused with a reason."""
+        return 4 * self.batch_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the batches of all calls: with their copies they take up to three times as much."""
+        return max(self.batch_bytes, self.memory // 4)
+
+
+class Call:
+    """One exchange."""
+
+    def __init__(self, context: Any) -> None:
+        self.peer: str = context.peer()
+        self.batches = self.rows = 0
+        self.model = ""
+        self.waits_since: float | None = None
+        self._context = context
+
+    @property
+    def cancelled(self) -> bool:
+        return bool(self._context.is_cancelled())
+
+    def receive(self, reader: Any) -> Any:
+        """Return the next chunk, None after the last; raise if the client has gone."""
+        import pyarrow as pa
+
+        with self._waiting():
+            try:
+                return reader.read_chunk()
+            except StopIteration:
+                if self.cancelled:
+                    raise CallError(CANCELLED, "the client has gone") from None
+                return None
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OSError):
+                if self.cancelled:
+                    raise CallError(CANCELLED, "the client has gone") from None
+                raise UserValueError("the table cannot be read: must be record batches of Arrow") from None
+
+    def send(self, writer: Any, batch: Any) -> None:
+        """Send a batch; raise if the client has gone."""
+        from pyarrow import flight
+
+        with self._waiting():
+            try:
+                writer.write_batch(batch)
+            except flight.FlightError:
+                raise CallError(CANCELLED, "the client has gone") from None
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self.waits_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waits_since = None
+
+
+class Calls:
+    """All open calls of a process."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._lock = threading.Lock()
+        self._open: set[Call] = set()
+        self._held = 0
+        self._actions = threading.BoundedSemaphore(_ACTIONS)
+        self._turns = threading.BoundedSemaphore(os.cpu_count() or 1)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._open)
+
+    def waiting(self) -> list[tuple[str, float | None, int]]:
+        """Return the peer of each open call, since when it waits for it, and how many batches have come."""
+        with self._lock:
+            return [(call.peer, call.waits_since, call.batches) for call in self._open]
+
+    @contextmanager
+    def admitted(self, context: Any) -> Iterator[Call]:
+        """Yield a new call, or refuse it at once if there are too many."""
+        call = Call(context)
+        with self._lock:
+            if len(self._open) >= self.limits.in_flight:
+                raise CallError(
+                    UNAVAILABLE,
+                    f"{len(self._open)} calls are in flight, and no more are taken: try again later",
+                )
+            self._open.add(call)
+        try:
+            yield call
+        finally:
+            with self._lock:
+                self._open.discard(call)
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Refuse an action at once if too many are in progress: each keeps a thread, and some wait."""
+        if not self._actions.acquire(blocking=False):
+            raise CallError(UNAVAILABLE, f"{_ACTIONS} actions are in progress: try again later")
+        try:
+            yield
+        finally:
+            self._actions.release()
+
+    @contextmanager
+    def holding(self, batch: Any) -> Iterator[None]:
+        """Refuse a batch beyond the limits, and check that it is what it says; count its bytes meanwhile."""
+        limits, rows = self.limits, batch.num_rows
+        if rows > limits.batch_rows:
+            raise UserValueError(
+                f"a batch has {rows:,} rows: must have at most {limits.batch_rows:,}; send several"
+            )
+        size = _bytes_of(batch)
+        if size > limits.batch_bytes:
+            raise UserValueError(
+                f"a batch has {size:,} bytes: must have at most {limits.batch_bytes:,}; send several"
+            )
+        with self._lock:
+            if self._held + size > limits.held_bytes:
+                raise CallError(UNAVAILABLE, "the batches of other calls fill the memory: try again later")
+            self._held += size
+        try:
+            _check(batch)
+            yield
+        finally:
+            with self._lock:
+                self._held -= size
+
+    @contextmanager
+    def turn(self, rows: int) -> Iterator[None]:
+        """Wait until a core is free for a large batch."""
+        if rows <= _FEW:
+            yield
+            return
+        with self._turns:
+            yield
+
+
+def _bytes_of(batch: Any) -> int:
+    """Return the bytes of a batch's buffers; what cannot be counted is not a batch."""
+    try:
+        return int(batch.get_total_buffer_size())
+    except Exception:
+        raise UserValueError("the table cannot be read: its buffers are damaged") from None
+
+
+def _check(batch: Any) -> None:
+    """Refuse a batch whose offsets, lengths or texts are damaged: Arrow would read beyond its memory."""
+    import pyarrow as pa
+
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid:
+        raise UserValueError("the table cannot be read: its values are damaged") from None

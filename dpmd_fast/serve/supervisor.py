@@ -1,0 +1,362 @@
+"""The supervisor: starts workers, starts them again when they die, and answers for all of them.
+
+It serves nothing itself and keeps copies of the files that are served, so that all workers, also those that
+are started later, have the same models: a file that is replaced or damaged meanwhile has no effect before a
+reload.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from dpmd_fast.atomic import atomic_write
+from dpmd_fast.errors import UserError, UserRuntimeError, UserValueError, text_of
+from dpmd_fast.serve.control import Line, Message, result_of
+from dpmd_fast.serve.forward import Forwarder
+from dpmd_fast.serve.log import log
+from dpmd_fast.serve.metrics import Snapshot, merged, prometheus
+from dpmd_fast.serve.options import ServeOptions, reserve
+from dpmd_fast.serve.registry import SUFFIX, model_files
+from dpmd_fast.serve.tokens import SHORT
+
+_CHILD = "import sys; sys.path[:] = {path!r}; from dpmd_fast.serve.worker import main; main({descriptor})"
+_LOOK = 0.1  # seconds between looks at signals and the clock
+_LOAD_SECONDS = 100.0  # for a worker to load models: less than a client's worker waits for the answer
+_METRICS_SECONDS = 2.0
+_SILENT = (
+    150.0  # seconds after which a worker that reports nothing is taken for dead: it reports every second
+)
+_LIVED = 10.0  # seconds after which a worker that dies is started again at once
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
+
+
+class _Process:
+    """A worker, as the supervisor sees it."""
+
+    def __init__(self, slot: int, inbox: SimpleQueue[tuple[_Process, Message | None]]) -> None:
+        self.slot, self.started = slot, time.monotonic()
+        self.ready = self.ended = False
+        self.metrics: Snapshot | None = None
+        self.heard = self.started
+        self.start_answer: Future[Any] | None = None
+        ours, theirs = socket.socketpair()
+        self.line = Line(ours, lambda message: inbox.put((self, message)))
+        settings = {**os.environ, "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE")}
+        path = [os.path.abspath(part) for part in sys.path]
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD.format(path=path, descriptor=theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=settings,
+                start_new_session=True,  # Ctrl-C is for the supervisor
+            )
+        self.line.start()
+
+
+class Supervisor:
+    """Runs a server until a signal ends it."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self._options = options
+        self._inbox: SimpleQueue[tuple[_Process, Message | None]] = SimpleQueue()
+        self._signals: SimpleQueue[int] = SimpleQueue()
+        self._workers: dict[int, _Process] = {}
+        self._retired: Snapshot = merged([])  # counts of workers that have died
+        self._again: dict[int, float] = {}  # when a slot gets a worker again
+        self._waits: dict[int, float] = {}
+        self._tokens = options.read_tokens()
+        self._tls = options.read_tls()
+        self._home = self._folder = ""
+        self._generation = self._port = 0
+        self._forwarder: Forwarder | None = None
+
+    def run(self) -> None:
+        """Serve; return after SIGTERM or SIGINT, when calls in progress have ended."""
+        options = self._options
+        held, self._port = reserve(options)
+        self._forwarder = Forwarder(held) if options.workers > 1 else None
+        self._home = tempfile.mkdtemp(prefix="dpmd-fast-serve-")
+        try:
+            with held, self._listening():
+                self._folder = self._copied()
+                if not self._begin():
+                    return
+                if self._forwarder is not None:
+                    self._forwarder.start()
+                if options.port_file is not None:
+                    _write(options.port_file, f"{self._port}\n")
+                try:
+                    log("ready", uri=options.location(self._port), workers=options.workers)
+                    self._serve()
+                finally:
+                    if options.port_file is not None:
+                        with suppress(OSError):
+                            os.unlink(options.port_file)
+        finally:
+            for worker in self._workers.values():
+                worker.process.kill()
+                worker.process.wait()
+                worker.line.close()
+            if self._forwarder is not None and self._forwarder.is_alive():
+                self._forwarder.stop()
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Put signals into a queue."""
+        before = {}
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):  # of nohup
+                before[number] = signal.signal(number, lambda number, frame: self._signals.put(number))
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # Start
+
+    def _begin(self) -> bool:
+        """Start all workers, the first one alone: it compiles what is not in the cache. False if stopped."""
+        for token in self._tokens or []:
+            if len(token) < SHORT:
+                log("warning", text=f"a token has fewer than {SHORT} characters and can be guessed")
+        for slot in range(self._options.workers):
+            self._start(slot, strict=slot == 0)
+            if slot == 0 and not self._wait_for([0]):
+                return False
+        return self._wait_for(range(self._options.workers))
+
+    def _start(self, slot: int, strict: bool = False) -> None:
+        options = self._options
+        worker = self._workers[slot] = _Process(slot, self._inbox)
+        worker.start_answer = worker.line.ask(
+            "start",
+            location=options.location(self._port) if self._forwarder is None else options.inner_location,
+            limits=options.limits_dict(),
+            tls=self._tls,
+            log_calls=options.log_calls,
+            shown_as=options.models,
+            strict=strict,
+            **self._given(),
+        )
+
+    def _given(self) -> dict[str, Any]:
+        return {"folder": self._folder, "tokens": self._tokens}
+
+    def _wait_for(self, slots: Any) -> bool:
+        """Wait until workers are ready, for the first time; raise if one cannot start."""
+        for slot in slots:
+            worker = self._workers[slot]
+            assert worker.start_answer is not None
+            while not worker.start_answer.done():
+                if not self._signals.empty() and self._signals.get() != signal.SIGHUP:
+                    return False
+                time.sleep(0.02)
+            answer = worker.start_answer.result()
+            if answer is None:
+                raise UserRuntimeError("a worker ended before it was ready")
+            if "failed" in answer:
+                raise UserRuntimeError(answer["failed"])
+            if answer["broken"]:
+                raise UserValueError("; ".join(answer["broken"].values()))
+            self._is_ready(worker, answer)
+        return True
+
+    def _is_ready(self, worker: _Process, answer: dict[str, Any]) -> None:
+        if not worker.ready:
+            worker.ready, worker.heard = True, time.monotonic()
+            if self._forwarder is not None:
+                self._forwarder.add(worker.slot, answer["port"])
+            log(
+                "worker ready",
+                worker=worker.slot,
+                worker_pid=worker.process.pid,
+                models=len(answer["served"]),
+            )
+
+    # Life
+
+    def _serve(self) -> None:
+        while True:
+            if not self._signals.empty():
+                number = self._signals.get()
+                if number != signal.SIGHUP:
+                    self._drain(signal.Signals(number).name)
+                    return
+                if any(worker.ready for worker in self._workers.values()):
+                    self._reload()
+                else:  # later: somebody has to try the files
+                    self._signals.put(number)
+            with suppress(Empty):
+                self._handle(*self._inbox.get(timeout=_LOOK))
+            self._look()
+
+    def _handle(self, worker: _Process, message: Message | None) -> None:
+        if message is None:
+            self._died(worker)
+        elif message.get("tell") == "metrics":
+            worker.metrics, worker.heard = message["metrics"], time.monotonic()
+        elif message.get("ask") == "metrics":
+            worker.line.answer(message, self._metrics())
+        elif message.get("ask") == "reload":
+            worker.line.answer(message, self._reload())
+
+    def _look(self) -> None:
+        """See which workers have become ready or have to be started."""
+        for worker in self._workers.values():
+            if not worker.ready and worker.start_answer is not None and worker.start_answer.done():
+                answer = worker.start_answer.result()
+                if answer is not None and "failed" in answer:
+                    log("worker failed", worker=worker.slot)
+                    worker.process.kill()  # it is started again later
+                elif answer is not None:
+                    self._is_ready(worker, answer)
+                worker.start_answer = None if not worker.ready else worker.start_answer
+        now = time.monotonic()
+        for worker in self._workers.values():
+            if worker.ready and now - worker.heard > _SILENT:
+                log("worker silent", worker=worker.slot, worker_pid=worker.process.pid)
+                worker.heard = now
+                worker.process.kill()
+        for slot in [slot for slot, when in self._again.items() if when <= now]:
+            del self._again[slot]
+            self._start(slot)
+
+    def _died(self, worker: _Process) -> None:
+        worker.process.kill()
+        code = worker.process.wait()
+        worker.line.close()
+        if worker.metrics is not None:
+            self._retired = merged([self._retired, {**worker.metrics, "in_flight": 0}])
+        if self._workers.get(worker.slot) is not worker:
+            return
+        del self._workers[worker.slot]
+        if self._forwarder is not None:
+            self._forwarder.remove(worker.slot)
+        lived = time.monotonic() - worker.started
+        wait = 0.0 if lived > _LIVED else self._waits.get(worker.slot, _FIRST_WAIT)
+        self._waits[worker.slot] = _FIRST_WAIT if lived > _LIVED else min(2.0 * wait, _LONGEST_WAIT)
+        self._again[worker.slot] = time.monotonic() + wait
+        log("worker died", worker=worker.slot, worker_pid=worker.process.pid, code=code, again_in=wait)
+
+    def _drain(self, why: str) -> None:
+        """Let workers end their calls."""
+        seconds = self._options.drain_seconds
+        log("draining", why=why, seconds=seconds)
+        if self._forwarder is not None:
+            self._forwarder.close()
+        for worker in self._workers.values():
+            worker.line.tell({"tell": "drain", "seconds": seconds})
+        end = time.monotonic() + seconds + 5.0
+        left = 0
+        running = set(self._workers.values())
+        while running and time.monotonic() < end and self._signals.empty():
+            with suppress(Empty):
+                worker, message = self._inbox.get(timeout=_LOOK)
+                if message is None:
+                    running.discard(worker)
+                elif message.get("tell") == "ended":
+                    left += int(message["left"])
+        log("ended", calls_left=left, workers_left=len(running))
+
+    # For all workers
+
+    def _metrics(self) -> str:
+        asked = [(worker, worker.line.ask("metrics")) for worker in self._workers.values() if worker.ready]
+        end = time.monotonic() + _METRICS_SECONDS
+        for worker, future in asked:
+            worker.metrics = result_of(future, max(0.0, end - time.monotonic())) or worker.metrics
+        known = [worker.metrics for worker, _ in asked if worker.metrics is not None]
+        return prometheus(merged([self._retired, *known]), len(known))
+
+    def _reload(self) -> dict[str, Any]:
+        """Have all workers read new copies of the files and tokens; return what was found."""
+        broken: dict[str, str] = {}
+        try:
+            self._tokens = self._options.read_tokens()
+        except (UserError, OSError) as problem:
+            broken[os.path.basename(str(self._options.tokens))] = _text(problem)
+        before = self._folder
+        try:
+            self._folder = self._copied()
+        except (UserError, OSError) as problem:
+            broken[self._options.models] = _text(problem)
+        found = self._loaded_by_all(before)
+        if found is None:  # perhaps because of a file: nobody else tries it
+            self._folder, before = before, self._folder
+            served = sorted(model_files(self._folder))
+            found = {"served": served, "new": [], "gone": [], "broken": {}}
+            broken[self._options.models] = "a worker failed while it read the files: the old ones stay"
+        if before != self._folder:
+            shutil.rmtree(before, ignore_errors=True)
+        found["broken"] = {**found["broken"], **broken}
+        log("reloaded", **{**found, "broken": [*found["broken"]]})
+        return found
+
+    def _loaded_by_all(self, before: str) -> dict[str, Any] | None:
+        """Return what the first worker has found, None if it failed; then have the others read the same."""
+        found: dict[str, Any] | None = None
+        for worker in sorted(self._workers.values(), key=lambda one: not one.ready):
+            if not worker.ready:
+                worker.process.kill()  # it is reading the old copies: it starts again with the new ones
+                continue
+            answer = result_of(worker.line.ask("load", **self._given()), _LOAD_SECONDS)
+            if answer is None or "failed" in answer:
+                log("reload failed", worker=worker.slot)
+                worker.process.kill()  # it is started again
+                if found is None:
+                    return None
+            elif found is None:
+                found = answer
+                self._mend(before, answer["broken"])
+        return found
+
+    def _mend(self, before: str, broken: dict[str, str]) -> None:
+        """Put the old copies in the places of files that no worker could read."""
+        for name in broken:
+            new, old = os.path.join(self._folder, name), os.path.join(before, name)
+            with suppress(OSError):
+                if os.path.exists(old):
+                    os.replace(old, new)
+                else:
+                    os.unlink(new)
+
+    def _copied(self) -> str:
+        """Return a new folder with copies of the files of all models."""
+        self._generation += 1
+        folder = os.path.join(self._home, str(self._generation))
+        os.mkdir(folder, 0o700)
+        for name, path in model_files(self._options.models).items():
+            target = os.path.join(folder, name + SUFFIX)
+            try:
+                if not os.path.isfile(path):
+                    raise UserValueError("is not a file")
+                shutil.copyfile(path, target)
+            except (OSError, UserError):  # an empty file is named as broken when it is read
+                with open(target, "wb"):
+                    pass
+        return folder
+
+
+def _write(path: str, text: str) -> None:
+    with atomic_write(path, overwrite=True) as partial, open(partial, "w") as file:
+        file.write(text)
+
+
+def _text(problem: Exception) -> str:
+    return text_of(problem) if isinstance(problem, UserError) else "cannot be read"

@@ -1,0 +1,114 @@
+"""Limits of a server in this process: sizes, numbers of calls, clients that stall or send garbage."""
+
+import os
+import socket
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+from serve.served import close_calls, exchange, make_table, open_calls, options, until
+
+from dpmd_fast.serve import connect
+
+
+def test_a_batch_beyond_the_limits_is_refused(raw, client):
+    table = pa.table({name: np.zeros(100_001) for name in "abc"})
+    with pytest.raises(flight.FlightServerError, match="a batch has 100,001 rows: must have at most 100,000"):
+        exchange(raw, "knot", table)
+    assert client.transform(table).num_rows == 100_001  # in pieces
+    wide = pa.table({**{name: [0.0] for name in "abc"}, "text": ["x" * (65 << 20)]})
+    with pytest.raises(flight.FlightServerError, match="must have at most 67,108,864; send several"):
+        exchange(raw, "knot", wide)
+
+
+def test_calls_beyond_the_limit_are_refused_at_once(server, raw, client):
+    opened = open_calls(raw, 6)
+    try:
+        until(lambda: server.calls.in_flight == 6)
+        start = time.monotonic()
+        with pytest.raises(flight.FlightUnavailableError, match="6 calls are in flight"):
+            exchange(raw, "knot", make_table(1))
+        assert time.monotonic() - start < 1.0
+        assert client.health()["in_flight"] == 6  # actions are answered
+        done = threading.Event()
+        waiting = threading.Thread(target=lambda: client.transform(make_table(5)) and done.set())
+        waiting.start()  # tries again
+        time.sleep(0.1)
+        assert not done.is_set()
+    finally:
+        close_calls(opened)
+    waiting.join(20.0)
+    assert done.is_set()
+    until(lambda: server.calls.in_flight == 0)
+
+
+def test_a_client_that_stalls_is_cut_off(impatient):
+    server = impatient
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as other:
+        opened = open_calls(other, 1)
+        until(lambda: server.calls.in_flight == 1)
+        until(lambda: server.calls.in_flight == 0, 10.0)
+        with pytest.raises(flight.FlightUnavailableError):
+            opened[0][1].read_chunk()
+        close_calls(opened)
+    with connect(f"grpc://127.0.0.1:{server.port}/knot") as client:
+        assert client.transform(make_table(5)).num_rows == 5
+
+
+def test_a_client_that_does_not_take_its_answers_is_cut_off(impatient):
+    server = impatient
+    batch = pa.RecordBatch.from_arrays([pa.array(np.zeros(100_000))] * 3, names=list("abc"))
+    with flight.connect(f"grpc://127.0.0.1:{server.port}") as other:
+        writer, reader = other.do_exchange(flight.FlightDescriptor.for_path("knot"), options())
+        writer.begin(batch.schema)
+
+        def send():
+            try:
+                for _ in range(200):
+                    writer.write_batch(batch)
+            except (flight.FlightError, pa.ArrowException, OSError):
+                pass
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        until(lambda: server.calls.in_flight == 1)
+        until(lambda: server.calls.in_flight == 0, 15.0)
+        sending.join(10.0)
+        assert not sending.is_alive()
+        close_calls([(writer, reader)])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(500), os.urandom(5000)],
+)
+def test_garbage_does_no_harm(server, client, data):
+    with socket.create_connection(("127.0.0.1", server.port), 5.0) as other:
+        other.sendall(data)
+        other.settimeout(0.2)
+        try:
+            while other.recv(4096):
+                pass
+        except OSError:
+            pass
+    assert client.health()["status"] == "ok"
+
+
+def test_the_client_checks_its_arguments():
+    for uri in ("", "http://x", "grpc://", "grpc://127.0.0.1:99999", "grpc://h:1/a/b", None, 5):
+        with pytest.raises(ValueError, match=r"uri = .*: must be grpc://HOST:PORT/MODEL"):
+            connect(uri)
+    with pytest.raises(ValueError, match="token: must be a text of ASCII"):
+        connect("grpc://127.0.0.1:1", "ä")
+
+
+def test_no_server(monkeypatch):
+    monkeypatch.setattr("dpmd_fast.serve.client._ATTEMPTS", 2)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and does not listen
+        client = connect(f"grpc://127.0.0.1:{held.getsockname()[1]}/knot", timeout=10.0)
+        with pytest.raises(OSError, match="no answer: "):
+            client.transform(make_table(1))

@@ -26,6 +26,7 @@ from dpmd_fast.cli.options import (
     force_option,
     json_option,
     ledger_options,
+    on_invalid_option,
     reference_options,
     report_option,
     status_option,
@@ -67,6 +68,7 @@ Example:
 )
 @budget_options
 @adjacency_option
+@on_invalid_option
 @ledger_options
 @click.option("-o", "--output", required=True, metavar="FILE", help="The queries, moved; all else as it was.")
 @status_option
@@ -91,6 +93,7 @@ def denoise(
     delta: float,
     conversion: str,
     adjacency: str,
+    on_invalid: str,
     ledger: str | None,
     dataset: str | None,
     no_ledger: bool,
@@ -125,6 +128,7 @@ def denoise(
         theta=theta,
         sensitivity_constant=sensitivity_constant,
         adjacency=adjacency,
+        on_invalid=on_invalid,
         seed=seed,
         n_threads=threads,
         batch_rows=batch_rows,

@@ -40,6 +40,7 @@ Example:
 def report(
     model_path: str | None,
     atlas_path: str | None,
+    trusted: tuple[str, ...],
     queries: str | None,
     noises: tuple[str, ...],
     ledger: str | None,
@@ -63,7 +64,7 @@ def report(
         from dpmd_fast.privacy.ledger.ledger import Ledger
 
         account = {"ledger": Ledger(ledger), "dataset": dataset}
-    model = load_given(model_path, atlas_path)
+    model = load_given(model_path, atlas_path, trusted)
     if queries is not None:
         check_settings(model, noise)
     elif kind_of(model) == "atlas":

@@ -38,7 +38,7 @@ def is_trusted_folder(folder: str) -> bool:
 
 
 def is_trusted_file(path: str) -> bool:
-    """Return whether a file of a trusted folder is ours, or missing: it may be older than the folder's mode."""
+    """Return whether a file of a trusted folder is ours too, as it may be older than that, or missing."""
     if not hasattr(os, "geteuid"):
         return True
     return not os.path.lexists(path) or (not os.path.islink(path) and _is_ours(path, sticky=False))
@@ -79,8 +79,8 @@ def _trusted_instead_of(folder: str) -> str | None:
     if private is None:
         return None
     _tell(
-        f"{folder} or a folder above it can be written by other users, who could replace the compiled kernels "
-        f"in it: they are kept in {os.path.dirname(private)} instead; chmod go-w makes it usable"
+        f"{folder} or a folder above it can be written by other users, who could replace the compiled "
+        f"kernels in it: they are kept in {os.path.dirname(private)} instead; chmod go-w makes it usable"
     )
     return private
 

@@ -96,7 +96,7 @@ def _keyed(dispatcher: Any) -> Any:
 
     Numba looks at the caller's file only, and would go on running what an older helper compiled to.
     """
-    cache = getattr(dispatcher, "_cache", None)
+    cache: Any = getattr(dispatcher, "_cache", None)
     if getattr(cache, "_cache_file", None) is not None:
         if not secure(cache):
             raise RuntimeError("no folder that others cannot write")

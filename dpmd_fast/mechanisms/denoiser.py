@@ -23,6 +23,7 @@ from dpmd_fast.arguments import (
     checked_geometry,
     checked_points,
     checked_steps,
+    checked_table,
     checked_threads,
 )
 from dpmd_fast.columns import check_unique, names_of
@@ -76,8 +77,12 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         C of Lemma 2, for "projector" only. `empirical_sensitivity` shows what a synthetic data set needs.
     adjacency : {"replace-one", "add-remove"}
         Which data sets count as neighbours. "projector" needs "replace-one": its noise is scaled with n.
+    on_invalid : {"raise", "drop"}
+        How to treat records with non-finite or huge values. "raise" refuses the reference in `fit`, without
+        saying which record; "drop" lets them contribute nothing, and the guarantee then holds for every data
+        set, theirs included. "projector" needs "raise".
     ledger : Ledger or path, optional
-        Pays for every `transform`: the debit is made before the reference is read, or refused with
+        Pays for every `transform`: the debit is made before the pass that is released, or refused with
         `BudgetExceeded`. Without a ledger, only that one release is counted.
     dataset : str, optional
         The name of the reference in the ledger.
@@ -118,6 +123,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         sensitivity_constant: float = 1.0,
         adjacency: str = "replace-one",
         *,
+        on_invalid: str = "raise",
         ledger: LedgerArgument = None,
         dataset: str | None = None,
         seed: int | None = None,
@@ -134,6 +140,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.schedule = schedule
         self.sensitivity_constant = sensitivity_constant
         self.adjacency = adjacency
+        self.on_invalid = on_invalid
         self.ledger = ledger
         self.dataset = dataset
         self.seed = seed
@@ -297,11 +304,16 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 raise UserValueError(
                     "X is a stream that can be read only once: must be a table, an array or files"
                 )
-            check_valid(source, LARGEST, "clean the reference")
+            if self.on_invalid == "raise":
+                check_valid(source, LARGEST)
         else:
             check_unique("X", names_of(X))
             empty = self.adjacency == "add-remove" and np.ndim(X) == 2 and len(X) == 0
-            reference = np.asarray(X, dtype=np.float64) if empty else checked_points("X", X)
+            reference: Points
+            if empty:
+                reference = np.asarray(X, dtype=np.float64)
+            else:
+                reference = checked_points("X", X) if self.on_invalid == "raise" else checked_table("X", X)
             source = open_reference(reference, batch_rows=batch_rows)
         _, d, _ = checked_geometry(self.bandwidth, self.dim, self.beta, source.n_columns)
         checked_threads(self.n_threads)
@@ -329,6 +341,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             dataset=self.dataset,
             seed=self.seed,
             adjacency=self.adjacency,
+            on_invalid=self.on_invalid,
             n_threads=self.n_threads,
         )
         checked_choice("mechanism", self.mechanism, ("moments", "projector"))
@@ -337,6 +350,12 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 f"adjacency = {self.adjacency!r}: mechanism 'projector' scales its noise with the number of "
                 "records, which only 'replace-one' makes public",
                 argument="adjacency",
+            )
+        if self.mechanism == "projector" and self.on_invalid != "raise":
+            raise UserValueError(
+                f"on_invalid = {self.on_invalid!r}: mechanism 'projector' computes local PCA at every "
+                "record, and needs 'raise'",
+                argument="on_invalid",
             )
         steps = checked_steps(self.steps)
         if self.schedule is None or isinstance(self.schedule, str):

@@ -38,7 +38,13 @@ from dpmd_fast.kernels.jit import refuse_after_fork
 from dpmd_fast.models.preprocessor import Preprocessor, preprocessed
 from dpmd_fast.privacy.budget import Budget, check_budget
 from dpmd_fast.privacy.entropy import EntropySource, open_source
-from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
+from dpmd_fast.privacy.guarantee import (
+    Adjacency,
+    Guarantee,
+    certified_guarantee,
+    held_by_engine,
+    warn_large_delta,
+)
 from dpmd_fast.privacy.lattice import Lattice
 from dpmd_fast.privacy.ledger.charge import Charge, LedgerAccount, Receipt, open_account
 from dpmd_fast.privacy.ledger.ledger import Ledger
@@ -303,6 +309,8 @@ def prepare(
         raise UserRuntimeError(str(problem)) from None
     ensure(*kernels)
     budget = terms.budget
+    if source is not None and not source.local:
+        guarantee = held_by_engine(guarantee)
     charge = Charge(
         terms.account,
         guarantee,
@@ -312,6 +320,7 @@ def prepare(
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "conversion": budget.conversion,
+            "on_invalid": terms.on_invalid,
             **parameters,
         },
         fingerprint=partial(fingerprint_of, source if bound_to is None else bound_to),

@@ -30,6 +30,10 @@ Metadata = dict[str, Any]
 _Model = TypeVar("_Model")
 
 
+class BadSignature(UserValueError):  # noqa: N818
+    """A model is not signed as it should be."""
+
+
 class _Kind(NamedTuple):
     """What a file may hold."""
 
@@ -38,7 +42,7 @@ class _Kind(NamedTuple):
     loader: str
 
 
-KINDS = {"atlas": _Kind("an atlas", 2, "Atlas.load"), "mixture": _Kind("a mixture", 1, "Mixture.load")}
+KINDS = {"atlas": _Kind("an atlas", 3, "Atlas.load"), "mixture": _Kind("a mixture", 2, "Mixture.load")}
 HEAD_KEYS = frozenset({"format", "version", "bytes", "sha256"})
 # No other text of the JSON can look like it: inside a string the quotes would be escaped.
 HEAD = '{{"format":"dpmd-fast {}","version":{},"bytes":{:>19},"sha256":"{}",'
@@ -106,17 +110,29 @@ def _schema() -> Any:
 
 
 def read_sealed(
-    path: str | os.PathLike[str], makers: Mapping[str, Callable[[Metadata, Arrays], _Model]]
+    path: str | os.PathLike[str],
+    makers: Mapping[str, Callable[[Metadata, Arrays], _Model]],
+    trusted: Any = None,
 ) -> _Model:
     """Read the file of a model of one of the kinds of `makers`, whose functions make the model.
+
+    With `trusted`, one key or several, only what one of them has signed is taken. A signature that does not
+    match is refused in any case.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is truncated, was edited or damaged, is of a newer version or is of another kind.
+        If the file is truncated, was edited or damaged, is of a newer version or is of another kind, or is
+        not signed as it should be.
     """
+    names = None
+    if trusted is not None:
+        from dpmd_fast.privacy.keys import trusted_names
+
+        names = trusted_names(trusted)
+
     name = os.fsdecode(path)
     wanted = " or ".join(KINDS[kind].called for kind in makers)
     if not os.path.exists(name):
@@ -125,7 +141,7 @@ def read_sealed(
         raise UserValueError(f"{name} is not {wanted}: it is not a regular file")
     try:
         kind, data = _checked_bytes(name, makers, wanted)
-        return _made(kind, data, makers[kind])
+        return _made(kind, data, makers[kind], names)
     except ValueError as problem:
         raise UserValueError(f"{name} {problem}") from None
 
@@ -156,7 +172,7 @@ def _checked_bytes(name: str, makers: Iterable[str], wanted: str) -> tuple[str, 
 
 
 def _checksum(data: bytes, head: bytes, noted: bytes) -> str:
-    """Return the SHA-256 of a file with zeros in place of the checksum of every head, without a copy of it."""
+    """Return the SHA-256 of a file with zeros in place of its checksums, without a copy of the file."""
     total, whole, at = hashlib.sha256(), memoryview(data), 0
     while (found := data.find(head, at)) >= 0:
         total.update(whole[at:found])
@@ -185,10 +201,19 @@ def _check_kind(kind: str, version: int, makers: Iterable[str], wanted: str) -> 
         raise UserValueError(f"was edited or damaged: there is no format {version}")
 
 
-def _made(kind: str, data: bytes, make: Callable[[Metadata, Arrays], _Model]) -> _Model:
+def _made(
+    kind: str, data: bytes, make: Callable[[Metadata, Arrays], _Model], trusted: frozenset[str] | None
+) -> _Model:
     """Return the model of a file with a right checksum, or refuse what `make` does not take."""
     try:
-        return make(*_opened(kind, data))
+        metadata, arrays = _opened(kind, data)
+        if "signature" in metadata or trusted is not None:
+            from dpmd_fast.models.signature import check_signature
+
+            check_signature(kind, metadata, arrays, trusted)
+        return make(metadata, arrays)
+    except BadSignature:
+        raise
     except ValueError as problem:
         raise UserValueError(f"is not a valid {kind}: {problem}") from None
     except Exception:  # JSON of other kinds of values

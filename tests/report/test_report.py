@@ -22,8 +22,9 @@ from dpmd_fast.models.geometry import tuning
 from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.preprocessor import Preprocessor
 from dpmd_fast.models.verdict import risk_noted
-from dpmd_fast.privacy.guarantee import certified_guarantee, paper_guarantee, with_conditions
+from dpmd_fast.privacy.guarantee import certified_guarantee, with_conditions
 from dpmd_fast.privacy.ledger.charge import Receipt
+from dpmd_fast.privacy.paper_guarantee import paper_guarantee
 from dpmd_fast.report import headline
 from dpmd_fast.report.page import Section, write_report
 from dpmd_fast.report.plots import Picture, plane_of

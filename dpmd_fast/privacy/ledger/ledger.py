@@ -2,7 +2,8 @@
 
 The unit is mu^2, which adds up over Gaussian releases, also when later ones depend on what earlier ones
 showed, as long as the sum stays within a total that was fixed before (Smith and Thakurta 2022). A debit is
-one transaction and comes before the private data are read: a crash at any instant loses budget at most.
+one transaction and comes before the pass over the private data that is released: a crash at any instant loses
+budget at most. Checks may read them earlier: for invalid values, and for the fingerprint of a bound data set.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class Spend:
         Machine and process that spent.
     files : tuple of str
         Files that the release became, oldest first.
+    head : str or None
+        Digest of the chain of all entries of the data set up to this one: of its declaration and its spends.
     total_mu2, remaining_mu2 : float or None
         The total of the data set, and what was left of it right after this debit; None in a history.
     """
@@ -102,6 +105,7 @@ class Spend:
     host: str
     pid: int
     files: tuple[str, ...] = ()
+    head: str | None = field(default=None, repr=False, compare=False)
     total_mu2: float | None = field(default=None, repr=False, compare=False)
     remaining_mu2: float | None = field(default=None, repr=False, compare=False)
 
@@ -136,7 +140,27 @@ class Statement:
     def history(self) -> tuple[Spend, ...]:
         """All spends, oldest first."""
         name = self.total.dataset
-        return tuple(_spend_of(name, row, self._files.get(row[0], ())) for row in self._account.spends)
+        entries = zip(self._account.spends, self._account.heads, strict=True)
+        return tuple(_spend_of(name, row, head, self._files.get(row[0], ())) for row, head in entries)
+
+    @property
+    def head(self) -> str:
+        """Digest of the chain of all entries, the declaration and every spend."""
+        return self._account.seal
+
+    def check_entry(self, spend: int, head: str) -> None:
+        """Refuse a ledger that lacks this debit, or whose chain up to it is another: it is not the same."""
+        known = {entry.id: entry.head for entry in self.history}
+        if spend not in known:
+            raise UserValueError(
+                f"the ledger has no spend {spend} of {self.total.dataset!r}: it was rolled back, or is "
+                "another ledger"
+            )
+        if known[spend] != head:
+            raise UserValueError(
+                f"the entries of {self.total.dataset!r} up to spend {spend} are not those that were signed: "
+                "the ledger was edited, or is another one"
+            )
 
     @property
     def guarantee(self) -> Guarantee:
@@ -149,6 +173,7 @@ class Statement:
             adjacency=total.adjacency,
             releases=len(self.history),
             conditional=[spend.what for spend in self.history if spend.holds == "conditional"],
+            validated=any(map(_was_validated, self.history)),
         )
 
     def check(self, mu2: float, what: str, adjacency: Adjacency | None, fingerprint: str | None) -> None:
@@ -309,8 +334,8 @@ class Ledger:
             statement = Statement(account, {})
             statement.check(mu2, texts[0], adjacency, fingerprint)
             time, host, pid = _signature()
-            number = book.enter(account, time, *texts, public, mu2, holds, host, pid)
-        return statement.paid(_spend_of(name, (number, time, *texts, public, mu2, holds, host, pid)))
+            number, head = book.enter(account, time, *texts, public, mu2, holds, host, pid)
+        return statement.paid(_spend_of(name, (number, time, *texts, public, mu2, holds, host, pid), head))
 
     def record_file(self, spend_id: int, path: str | os.PathLike[str]) -> None:
         """Record a file that a release was written to; may be called again for further files."""
@@ -374,10 +399,17 @@ class Ledger:
         return fingerprinting.compute(reference, columns)
 
 
-def _spend_of(dataset: str, row: tuple[Any, ...], files: tuple[str, ...] = ()) -> Spend:
+def _was_validated(spend: Spend) -> bool:
+    """Return whether the reference was checked before this spend; older entries of releases do not say."""
+    return bool(
+        spend.parameters.get("on_invalid", "raise" if "conversion" in spend.parameters else "") == "raise"
+    )
+
+
+def _spend_of(dataset: str, row: tuple[Any, ...], head: str, files: tuple[str, ...] = ()) -> Spend:
     number, time, what, mechanism, parameters, mu2, holds, host, pid = row
     when, public = datetime.fromisoformat(time), json.loads(parameters)
-    return Spend(number, dataset, when, what, mechanism, public, mu2, holds, host, pid, files)
+    return Spend(number, dataset, when, what, mechanism, public, mu2, holds, host, pid, files, head)
 
 
 def _signature() -> tuple[str, str, int]:

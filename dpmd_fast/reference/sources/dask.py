@@ -81,7 +81,7 @@ class DaskSource(EngineSource):
 
 
 def _on_part(
-    task: Task, blocks: Callable[[Any], Iterator[Any]], part: Any, number: int
+    task: Task, blocks: Callable[[Any], Iterator[Any]], part: Any, number: int | None = None
 ) -> PartialSums | Failure:
     return guarded(lambda: task.on(blocks(part), 1, number))
 

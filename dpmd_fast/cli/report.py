@@ -109,7 +109,9 @@ def report_on(
         if not len(points):
             raise UserValueError(f"{queries} has no row without missing values: a report needs at least one")
     looked_at = f"{len(points):,}" if rows is None else f"{len(points):,} of {rows:,}"
-    asked = {"queries": queries, "points looked at": looked_at}
+    from dpmd_fast.models.signature import words_about
+
+    asked = {"queries": queries, "points looked at": looked_at, "signature": words_about(model.signature)}
     if kept:
         here = "shows what is expected there" if filled else "leaves out rows that have some"
         asked["missing values"] = f"left missing in the output; this page {here}"

@@ -244,6 +244,8 @@ def test_guarantee_in_one_sentence(tmp_path, guarantee):
     assert badges == [f"badge {guarantee.holds.replace(' ', '-')}"]
     for condition in guarantee.conditions:
         assert condition in page.sections["conditions"]
+    for entry in guarantee.scope:
+        assert page.rows("conditions")[entry.topic] == ["yes" if entry.covered else "no", entry.why]
     assert ("it protects nobody" in page.text) == (guarantee.holds == "not private")
     assert ("If all that it rests on is true" in page.text) == (guarantee.holds == "conditional")
     assert "signal" not in page.sections

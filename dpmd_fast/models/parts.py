@@ -48,8 +48,10 @@ def contiguous(arrays: Mapping[str, Any]) -> Arrays:
 
 def is_recent(metadata: Metadata) -> bool:
     """Return whether a file has what versions before signatures do not read: one, or a scope."""
-    paid = (metadata.get("preprocess") or {}).get("guarantee") or {}
-    return "signature" in metadata or "scope" in metadata["guarantee"] or "scope" in paid
+    preprocess = metadata.get("preprocess")
+    paid = preprocess.get("guarantee") if isinstance(preprocess, dict) else None
+    found = metadata.get("guarantee"), paid
+    return "signature" in metadata or any(isinstance(one, dict) and "scope" in one for one in found)
 
 
 def verdict_noted(verdict: Verdict | None) -> dict[str, Any]:

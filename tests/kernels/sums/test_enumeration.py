@@ -14,7 +14,9 @@ import pytest
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import FeatureSums, MixtureSums, MomentSums
 from dpmd_fast.kernels.sums.mixtures import make_mixture_frames
+from dpmd_fast.privacy.entropy import open_source
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice
+from dpmd_fast.privacy.noise import noisy_sums
 
 ODD = (np.nan, np.inf, -np.inf, 1e101, -1e200, 1.7e308, 5e-324, -0.0)
 
@@ -108,24 +110,16 @@ def test_every_pair_adds_up_in_every_order_and_block(core):
         np.testing.assert_array_equal(apart.total(), alone[i] + alone[j])
 
 
-def test_truncation_never_grows_and_keeps_signs():
-    for value in np.arange(-64, 65) / 16.0:
-        cut = np.trunc(value)
-        assert abs(cut) <= abs(value)
-        assert cut * value >= 0.0
-
-
-def test_inner_products_of_all_small_integer_vectors():
-    vectors = np.array(list(itertools.product(range(-3, 4), repeat=3)))
-    products = vectors @ vectors.T
-    outer = np.einsum("ni,nj->nij", vectors, vectors).reshape(len(vectors), -1)
-    np.testing.assert_array_equal(outer @ outer.T, products**2)  # <v v^T, w w^T> = (v . w)^2
-
-
-def test_rounding_commutes_with_integers():
-    halves = np.arange(-41, 42, 2) / 8.0  # no ties: they have probability zero
-    for A in range(-50, 51):
-        np.testing.assert_array_equal(A + np.rint(halves), np.rint(A + halves))
+def test_the_noise_does_not_depend_on_the_sums():
+    """A + round(xi) = round(A + xi): what is added to all small integers is one and the same integer."""
+    lattice = choose_lattice(1.0, 1.0, "replace-one")
+    found = set()
+    for A in range(-60, 61):
+        sums = np.full((1, 2, 2), A, np.int64)
+        steps = noisy_sums(sums, lattice, open_source(5), 1) / lattice.step - A
+        assert (steps == np.rint(steps)).all()
+        found.add(steps.tobytes())
+    assert len(found) == 1
 
 
 def test_noise_off_the_diagonal_is_never_smaller():

@@ -56,7 +56,7 @@ _NO_SUM = "0" * 64
 _FIRST_BYTES = 1 << 16  # the head is near the beginning, however long the text that it begins is
 # Nobody's model is as large as these, and what is larger is refused before it is read or parsed: a file of an
 # attacker must not fill the memory. Parsed JSON takes up to 25 times the bytes of its text.
-MOST_BYTES = 1 << 32
+MOST_BYTES = 1 << 34
 MOST_TEXT = 1 << 24
 MOST_ARRAYS = 10_000
 _FRESH = "get a fresh copy of the file"
@@ -242,8 +242,7 @@ def _opened(kind: str, data: bytes) -> tuple[Metadata, Arrays]:
     needed = 8 * sum(math.prod(shape) for shape in metadata["shapes"].values())
     if needed > len(data):
         raise UserValueError(f"it lacks bytes: arrays of its shapes need {needed}, and it has {len(data)}")
-    arrays = len(metadata["shapes"])
-    if arrays > MOST_ARRAYS or len(messages) > MOST_ARRAYS:
+    if len(messages) > MOST_ARRAYS:
         raise UserValueError(f"it has too many arrays: must have at most {MOST_ARRAYS}")
     try:
         if any(_is_compressed(message.metadata.to_pybytes()) for message in messages[1:]):
@@ -255,8 +254,8 @@ def _opened(kind: str, data: bytes) -> tuple[Metadata, Arrays]:
         raise
     except Exception:
         raise UserValueError("it cannot be read as an Arrow file") from None
-    if table.num_rows > arrays:  # before any of them becomes an object
-        raise UserValueError("it has more arrays than its list of shapes")
+    if table.num_rows > MOST_ARRAYS:  # before any of them becomes an object
+        raise UserValueError(f"it has too many arrays: must have at most {MOST_ARRAYS}")
     return metadata, _arrays(table)
 
 

@@ -21,6 +21,7 @@ from dpmd_fast.privacy.scope import (
     joint_scope,
     scope_noted,
     scope_of,
+    total_scope,
     with_topic,
 )
 
@@ -275,7 +276,7 @@ def total_guarantee(
     else:
         statement = f"Unconditional: for {released}, {claim} holds for {_which(validated)}."
         holds = "unconditional"
-    scope = counted_scope(certified_scope(adjacency=adjacency, validated=validated, seeded=False))
+    scope = total_scope(adjacency=adjacency, validated=validated, conditional=bool(conditional))
     return Guarantee(epsilon, total.delta, mu, adjacency, holds, statement, conditions, scope)
 
 

@@ -63,12 +63,16 @@ def create_keys(path: str | os.PathLike[str]) -> SigningKey:
         if os.path.lexists(name):
             raise UserValueError(f"{name} exists already: a key is never written over")
     key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with atomic_write(private, overwrite=False, mode=0o600) as partial, open(partial, "wb") as file:
-        file.write(pem)
     text = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     with atomic_write(private + PUBLIC, overwrite=False) as partial, open(partial, "wb") as file:
         file.write(text)
+    try:
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        with atomic_write(private, overwrite=False, mode=0o600) as partial, open(partial, "wb") as file:
+            file.write(pem)
+    except BaseException:
+        os.unlink(private + PUBLIC)  # it belongs to no key
+        raise
     return SigningKey(key)
 
 

@@ -112,6 +112,15 @@ def counted_scope(scope: Scope) -> Scope:
     return with_topic(scope, "other releases", True, _COUNTED)
 
 
+def total_scope(*, adjacency: str, validated: bool, conditional: bool) -> Scope:
+    """Return the scope of all that was charged to a ledger: what it does not know is not covered."""
+    scope = counted_scope(certified_scope(adjacency=adjacency, validated=validated, seeded=False))
+    topics: tuple[Topic, ...] = ("engine", "binding to a reference")
+    for topic in (*topics, "released values") if conditional else topics:
+        scope = with_topic(scope, topic, False, "The guarantee of each release says whether it is covered.")
+    return scope
+
+
 def with_topic(scope: Scope, topic: Topic, covered: bool, why: str) -> Scope:
     """Return the same scope with another entry for one topic."""
     return tuple(Covered(topic, covered, why) if one.topic == topic else one for one in scope)

@@ -285,7 +285,7 @@ def test_kernels_work_where_nothing_can_be_kept(read_only, tmp_path, monkeypatch
     else:
         assert not cached
         assert len(told) == 1
-        assert "set NUMBA_CACHE_DIR to a folder that can be written" in told[0]
+        assert "set NUMBA_CACHE_DIR to such a folder" in told[0]
 
 
 # --- entropy and memory

@@ -15,6 +15,7 @@ from dpmd_fast import Atlas, Budget, LargeDeltaWarning, Ledger, plan, release_at
 from dpmd_fast.kernels.sums.exact import FeatureSums
 from dpmd_fast.lab.datasets import bounded_noise, distance_to_manifold, make_shape, simulate
 from dpmd_fast.mechanisms.atlas import subspace
+from dpmd_fast.models.geometry.layers import Subspace
 from dpmd_fast.privacy import noise as mechanism
 from dpmd_fast.reference.tasks import SumTask
 
@@ -308,3 +309,6 @@ def test_a_record_that_is_dropped_adds_nothing_to_the_subspace(value):
     for view, width in tasks:
         task = SumTask(partial(FeatureSums, width, 0.5, (2.0**-20, 2**19)), (view,))
         np.testing.assert_array_equal(task.on([Y]).values, task.on([hurt]).values)
+    inside = subspace.valid_inside(Subspace(center, basis), hurt)
+    assert np.isnan(inside[-1]).all()  # although the value is outside of the subspace
+    np.testing.assert_array_equal(inside[:-1], Subspace(center, basis).down(Y))

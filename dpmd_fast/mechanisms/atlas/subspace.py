@@ -117,6 +117,13 @@ def _whole_features(center: Floats, radius: float, Y: Floats, n_threads: int | N
     return out
 
 
+def valid_inside(subspace: Subspace, Y: Floats, n_threads: int | None = None) -> Floats:
+    """Return coordinates in a subspace, NaN for dropped records: a huge value may be outside of it."""
+    inside = subspace.down(Y, n_threads)
+    inside[~_valid(Y)] = np.nan
+    return inside
+
+
 def _valid(Y: Floats) -> NDArray[np.bool_]:
     """Return which records have no value that is not finite or beyond the largest: others add nothing."""
     return np.asarray((np.abs(Y) <= LARGEST).all(axis=1))

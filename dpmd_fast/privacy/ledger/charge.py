@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from dpmd_fast.arguments import shown
 from dpmd_fast.errors import UserError, UserRuntimeError, UserValueError, either, text_of
 from dpmd_fast.privacy.guarantee import Guarantee, bound, counted
+from dpmd_fast.privacy.ledger.entries import Spend
 from dpmd_fast.privacy.ledger.last_debit import note_debit
-from dpmd_fast.privacy.ledger.ledger import Ledger, Spend, Statement
+from dpmd_fast.privacy.ledger.ledger import Ledger, Statement
 
 
 class LedgerAccount(NamedTuple):

@@ -23,7 +23,7 @@ from dpmd_fast.errors import (
 
 @contextmanager
 def atomic_write(
-    target: str | os.PathLike[str], *, overwrite: bool = False, rehearse: bool = False
+    target: str | os.PathLike[str], *, overwrite: bool = False, rehearse: bool = False, mode: int = 0o666
 ) -> Iterator[str]:
     """Yield the path of an empty partial file; when the block ends, give the file its name.
 
@@ -36,11 +36,13 @@ def atomic_write(
         replaced either.
     rehearse : bool
         Remove the file in the end instead: what can fail has then failed.
+    mode : int
+        Of the file, before the umask.
     """
     name = os.fsdecode(target)
     _check_name(name, overwrite)
     try:
-        with partial_file(name) as partial:
+        with partial_file(name, mode) as partial:
             yield partial
             with open(partial, "rb") as file:
                 os.fsync(file.fileno())

@@ -19,6 +19,9 @@ import dpmd_fast
 from dpmd_fast import Budget, Ledger, ManifoldDenoiser, release_atlas, release_moments
 from dpmd_fast.cli import main
 from dpmd_fast.kernels.noise import exact_normal, normal
+from dpmd_fast.kernels.search.index import build_index
+from dpmd_fast.kernels.sums import features, moments, residuals
+from dpmd_fast.kernels.sums.exact import FeatureSums
 from dpmd_fast.privacy.entropy import EntropySource, open_source
 from dpmd_fast.privacy.ledger import store as ledger_store
 from dpmd_fast.privacy.noise import noisy_projectors, rounded_normals
@@ -282,7 +285,7 @@ def test_kernels_work_where_nothing_can_be_kept(read_only, tmp_path, monkeypatch
     else:
         assert not cached
         assert len(told) == 1
-        assert "set NUMBA_CACHE_DIR to a folder that can be written" in told[0]
+        assert "set NUMBA_CACHE_DIR to such a folder" in told[0]
 
 
 # --- entropy and memory
@@ -365,6 +368,26 @@ def test_records_that_were_not_clipped_are_not_released(here, monkeypatch):
     with pytest.raises(RuntimeError, match=told):
         release_moments(Y, Z[:5], tau=1.0, **paid)
     assert len(history(here)) == 2
+
+
+def test_features_and_norms_that_were_not_computed_are_not_used(monkeypatch):
+    """Failed before: what memory held was taken for norms, and missing chunks were left out of the sums."""
+    index = build_index(Z[:5], 0.6)
+    sums = FeatureSums(2, 1.0, (2.0**-20, 2**20), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(moments, "_norms", nothing)
+        with pytest.raises(MemoryError, match="no memory"):
+            moments.record_norms(index, Z[:5], 2.0, 0.1, 1)
+        patch.setattr(residuals, "_norms", nothing)
+        frames = residuals.make_frames(Z[:5], np.tile([[1.0], [0.0]], (5, 1, 1)), 0.6, 0.3, 1)
+        with pytest.raises(MemoryError, match="no memory"):
+            residuals.residual_norms(frames, Z[:5], np.zeros((5, 2)), 0.1, 1)
+        patch.setattr(features, "_add", nothing)
+        with pytest.raises(MemoryError, match="no memory"):
+            sums.add(Z[:5])
+        patch.setattr(features, "_coordinates", nothing)
+        with pytest.raises(MemoryError, match="no memory"):
+            features.subspace_coordinates(Z[:5], np.zeros(2), np.eye(2)[:, :1], 1)
 
 
 def test_neighbours_that_were_not_found_are_not_released(monkeypatch):

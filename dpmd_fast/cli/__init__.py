@@ -20,6 +20,7 @@ from dpmd_fast import __version__
 from dpmd_fast.cli.console import Quiet, Stop, compilation_shown, one_line_warnings
 from dpmd_fast.cli.denoise import denoise
 from dpmd_fast.cli.errors import PROGRAM, tell
+from dpmd_fast.cli.keys import keys
 from dpmd_fast.cli.lab import audit, demo, experiment, warmup
 from dpmd_fast.cli.ledger import ledger
 from dpmd_fast.cli.plan import plan
@@ -63,8 +64,21 @@ def commands(context: click.Context, quiet: bool) -> None:
         click.echo(context.get_help())
 
 
-_VERBS = (demo, plan, fit, transform, serve, denoise, preprocess, report, ledger, experiment, audit, warmup)
-for verb in _VERBS:
+for verb in (
+    demo,
+    plan,
+    fit,
+    transform,
+    serve,
+    denoise,
+    preprocess,
+    report,
+    ledger,
+    keys,
+    experiment,
+    audit,
+    warmup,
+):
     commands.add_command(verb)
 
 

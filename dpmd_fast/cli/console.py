@@ -23,13 +23,20 @@ def answer(as_json: bool, result: Mapping[str, Any], lines: Sequence[str]) -> No
         click.echo(json.dumps(plain(result), allow_nan=False))
     else:
         for line in lines:
-            click.echo(line)
+            click.echo(printable(line))
+
+
+def printable(line: str) -> str:
+    """Return a line of which no terminal does anything but show it: names in files may hold escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
 
 
 def plain(value: Any) -> Any:
     """Return a value in JSON's types; numbers that are not finite become null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return plain(dataclasses.asdict(value))
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -142,7 +149,7 @@ def one_line_warnings() -> Iterator[None]:
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if issubclass(category, UserWarning):
-            click.echo(f"{PROGRAM}: warning: {' '.join(str(message).split())}", err=True)
+            click.echo(printable(f"{PROGRAM}: warning: {' '.join(str(message).split())}"), err=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -26,6 +26,7 @@ from dpmd_fast.cli.options import (
     force_option,
     json_option,
     ledger_options,
+    on_invalid_option,
     reference_options,
     report_option,
     risk_option,
@@ -68,6 +69,7 @@ Example:
 )
 @budget_options
 @adjacency_option
+@on_invalid_option
 @risk_option
 @ledger_options
 @click.option("-o", "--output", required=True, metavar="FILE", help="The queries, moved; all else as it was.")
@@ -93,6 +95,7 @@ def denoise(
     delta: float,
     conversion: str,
     adjacency: str,
+    on_invalid: str,
     accept_risk: bool,
     ledger: str | None,
     dataset: str | None,
@@ -128,6 +131,7 @@ def denoise(
         theta=theta,
         sensitivity_constant=sensitivity_constant,
         adjacency=adjacency,
+        on_invalid=on_invalid,
         accept_risk=accept_risk,
         seed=seed,
         n_threads=threads,

@@ -59,6 +59,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Declare a data set and all that may ever be spent on it. A total is final."""
+    from dpmd_fast.privacy.guarantee import not_below
     from dpmd_fast.privacy.ledger.ledger import Ledger
 
     fingerprint = None
@@ -73,8 +74,8 @@ def create(
         as_json,
         {"ledger": book.path, "dataset": made},
         [
-            f"{dataset!r} may spend ({made['epsilon']:g}, {made['delta']:g}) under {made['adjacency']} "
-            f"adjacency, mu^2 = {made['mu2']:.4g}."
+            f"{dataset!r} may spend ({not_below(made['epsilon'])}, {not_below(made['delta'])}) under "
+            f"{made['adjacency']} adjacency, mu^2 = {made['mu2']:.4g}."
         ],
     )
 
@@ -99,6 +100,45 @@ def show(path: str, dataset: str | None, as_json: bool) -> None:
     answer(as_json, {"ledger": book.path, "datasets": accounts}, lines or ["No data set has been declared."])
 
 
+@ledger.command(
+    epilog="""\b
+Example:
+  dpmd-fast ledger verify --ledger budget.db --model atlas.dpmd --trusted clinic.key.pub
+"""
+)
+@_ledger_option
+@click.option("--model", "models", multiple=True, required=True, metavar="FILE", help="A signed model.")
+@click.option("--trusted", multiple=True, metavar="KEY", help="A public key that must have signed it.")
+@json_option
+def verify(path: str, models: tuple[str, ...], trusted: tuple[str, ...], as_json: bool) -> None:
+    """Check that the ledger still holds the debits of signed models, and all entries before them.
+
+    An entry that was edited or deleted, and a ledger that was rolled back, do not agree with what was signed.
+    """
+    from dpmd_fast.errors import UserValueError
+    from dpmd_fast.models.load import load_model
+    from dpmd_fast.privacy.ledger.ledger import Ledger
+
+    book, checked = Ledger(path), []
+    for name in models:
+        found = load_model(name, trusted=list(trusted) or None).signature
+        if found is None or found.ledger is None:
+            lacks = "is not signed" if found is None else "was signed without a ledger"
+            raise UserValueError(f"{name} {lacks}: there is nothing to compare the ledger with")
+        entry = found.ledger
+        try:
+            book.statement(entry.dataset).check_entry(entry.spend, entry.head)
+        except ValueError as problem:
+            raise UserValueError(f"{name}: {problem}") from None
+        checked.append({"model": name, "dataset": entry.dataset, "spend": entry.spend, "key": found.key})
+    lines = [
+        f"{one['model']}: spend {one['spend']} of {one['dataset']} and all entries before it are as they "
+        f"were signed, by {one['key']}"
+        for one in checked
+    ]
+    answer(as_json, {"ledger": book.path, "models": checked}, lines)
+
+
 def _account(book: Ledger, name: str) -> dict[str, Any]:
     from dpmd_fast.privacy.accounting import gdp_epsilon
 
@@ -114,6 +154,7 @@ def _account(book: Ledger, name: str) -> dict[str, Any]:
             "holds": spend.holds,
             "parameters": spend.parameters,
             "files": spend.files,
+            "head": spend.head,
         }
         for spend in statement.history
     ]
@@ -127,17 +168,22 @@ def _account(book: Ledger, name: str) -> dict[str, Any]:
         "remaining_mu2": left,
         "remaining_epsilon": gdp_epsilon(math.sqrt(left), total.delta) if left > 1e-12 * total.mu2 else 0.0,
         "guarantee": statement.guarantee,
+        "head": statement.head,
         "spends": spends,
     }
 
 
 def _lines(account: dict[str, Any]) -> list[str]:
+    from dpmd_fast.privacy.guarantee import not_below
+
     share = math.floor(1000.0 * account["remaining_mu2"] / account["mu2"]) / 10.0
     worth = math.floor(1000.0 * account["remaining_epsilon"]) / 1000.0
-    total = f"({account['epsilon']:g}, {account['delta']:g}) under {account['adjacency']} adjacency"
+    numbers = f"{not_below(account['epsilon'])}, {not_below(account['delta'])}"
+    total = f"({numbers}) under {account['adjacency']} adjacency"
     lines = [f"{account['name']}: {total}; {share:g} % is left, worth epsilon = {worth:g}"]
     for spend in account["spends"]:
         files = "".join(f" -> {name}" for name in spend["files"][-1:])
         paid = f"mu^2 = {spend['mu2']:.4g}"
         lines.append(f"  {spend['id']:>4}  {spend['time']:%Y-%m-%d %H:%M}  {paid}  {spend['what']}{files}")
-    return [*lines, f"  {account['guarantee']}"]
+    chain = f"  the chain of its declaration and {len(account['spends'])} spend(s) ends in {account['head']}"
+    return [*lines, chain, f"  {account['guarantee']}"]

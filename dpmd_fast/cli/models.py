@@ -21,6 +21,16 @@ COVER = 0.3
 model_options = joined(
     click.option("--model", "model_path", metavar="FILE.dpmd", help="What fit has written."),
     click.option("--atlas", "atlas_path", metavar="FILE.dpmd", help="The same, for an atlas only."),
+    click.option(
+        "--trusted",
+        multiple=True,
+        metavar="KEY",
+        help="A public key, its file or ed25519:...; a model that no such key has signed is refused. May be "
+        "given several times.",
+    ),
+)
+key_option = click.option(
+    "--key", metavar="FILE", help="A private key that signs the model (dpmd-fast keys create)."
 )
 kind_option = click.option(
     "--model",
@@ -53,15 +63,20 @@ def path_of(model_path: str | None, atlas_path: str | None) -> str:
     return str(model_path if atlas_path is None else atlas_path)
 
 
-def load_given(model_path: str | None, atlas_path: str | None) -> Atlas | Mixture:
-    """Read an atlas or a mixture; of --atlas nothing but an atlas."""
+def load_given(
+    model_path: str | None, atlas_path: str | None, trusted: Sequence[str] = ()
+) -> Atlas | Mixture:
+    """Read an atlas or a mixture, which a trusted key must have signed if there are any.
+
+    Of --atlas nothing but an atlas is read.
+    """
     if atlas_path is not None:
         from dpmd_fast.models.atlas import Atlas
 
-        return Atlas.load(atlas_path)
+        return Atlas.load(atlas_path, trusted=list(trusted) or None)
     from dpmd_fast.models.load import load_model
 
-    return load_model(path_of(model_path, atlas_path))
+    return load_model(path_of(model_path, atlas_path), trusted=list(trusted) or None)
 
 
 def ensure_for(model: Atlas | Mixture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 import click
 
+from dpmd_fast.cli.settings import read_json
 from dpmd_fast.errors import UserFileNotFoundError, UserValueError
 
 WHAT = (
@@ -67,11 +67,7 @@ def _number(text: str) -> float | None:
 def _read(path: str) -> dict[str, Any]:
     if not os.path.isfile(path):
         raise UserFileNotFoundError(f"{path} does not exist: must be a JSON file of noise")
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except (ValueError, RecursionError):  # not UTF-8, not JSON, or an abyss of brackets
-        values = None
+    values = read_json(path)
     numbers = isinstance(values, dict) and all(
         isinstance(value, (int, float)) and not isinstance(value, bool) for value in values.values()
     )

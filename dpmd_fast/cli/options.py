@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from dpmd_fast.cli.settings import read_json
 from dpmd_fast.errors import UserFileNotFoundError, UserValueError, text_of
 
 if TYPE_CHECKING:
@@ -169,11 +169,7 @@ def preprocessor_of(path: str | None) -> Preprocessor | None:
 
     if not os.path.isfile(path):
         raise UserFileNotFoundError(f"{path} does not exist: must be a JSON file of a preprocessor")
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except ValueError:  # not UTF-8, or not JSON
-        values = None
+    values = read_json(path)
     if not isinstance(values, dict):
         raise UserValueError(
             f"{path} is not a preprocessor: must be a JSON object, as Preprocessor.to_dict() makes it"

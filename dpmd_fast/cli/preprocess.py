@@ -21,6 +21,7 @@ from dpmd_fast.cli.options import (
     ledger_options,
     on_invalid_option,
 )
+from dpmd_fast.cli.settings import read_json
 from dpmd_fast.errors import UserFileNotFoundError, UserValueError
 
 if TYPE_CHECKING:
@@ -137,11 +138,7 @@ def _logs(text: str) -> Any:
 def _bounds_of(path: str, columns: Sequence[str] | None) -> dict[str, Any]:
     if not os.path.isfile(path):
         raise UserFileNotFoundError(f"{path} does not exist: must be a JSON file of bounds")
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-    except ValueError:
-        values = None
+    values = read_json(path)
     if not isinstance(values, dict) or not values:
         raise UserValueError(f'{path}: must be a JSON object such as {{"age": [0, 120]}}')
     missing = [repr(name) for name in columns or () if name not in values]

@@ -21,7 +21,16 @@ from dpmd_fast.cli.checks import (
 )
 from dpmd_fast.cli.choice import PublicInput, choose_model, public_of
 from dpmd_fast.cli.console import aligned, answer, progress
-from dpmd_fast.cli.models import COVER, check_kind, columns_for, kind_option, or_auto, require, shape_options
+from dpmd_fast.cli.models import (
+    COVER,
+    check_kind,
+    columns_for,
+    key_option,
+    kind_option,
+    or_auto,
+    require,
+    shape_options,
+)
 from dpmd_fast.cli.noise import noise_of, noise_option
 from dpmd_fast.cli.options import (
     INTEGER_OR_AUTO,
@@ -46,6 +55,7 @@ if TYPE_CHECKING:
     from dpmd_fast.arguments import Points
     from dpmd_fast.models.atlas import Atlas
     from dpmd_fast.models.mixture import Mixture
+    from dpmd_fast.privacy.keys import SigningKey
     from dpmd_fast.reference.sources.base import ReferenceSource
 
 
@@ -85,6 +95,7 @@ Example:
 @click.option("--n-public", type=int, help="A public guess of the number of records, for 'add-remove'.")
 @on_invalid_option
 @ledger_options
+@key_option
 @click.option("-o", "--output", required=True, metavar="FILE.dpmd", help="The model.")
 @force_option
 @report_option
@@ -115,6 +126,7 @@ def fit(
     ledger: str | None,
     dataset: str | None,
     no_ledger: bool,
+    key: str | None,
     output: str,
     force: bool,
     report_path: str | None,
@@ -131,11 +143,12 @@ def fit(
         atlas={"--dim": dim, "--bandwidth": bandwidth, "--cover": cover},
         mixture={"--components": components, "--on-missing": on_missing},
     )
-    check_outputs((output, report_path), force, (*references, queries, ledger, preprocess_path))
+    check_outputs((output, report_path), force, (*references, queries, ledger, preprocess_path, key))
     if kind != "mixture":
         require({"--queries": queries})
     budget = budget_of(epsilon, delta, conversion)
     account = account_of(ledger, dataset, no_ledger)
+    signer = _signer(key)
     preprocess = preprocessor_of(preprocess_path)
     public = public_of(references, queries, columns_for(columns, preprocess), kind, batch_rows, preprocess)
     noise = noise_of(noises)
@@ -171,16 +184,19 @@ def fit(
             n_threads=threads,
             **account,
         )
-    rescued(output, model.save)
+    rescued(output, partial(model.save, key=signer))
     with already_written(output):
         if report_path is not None:
             _report(model, prepared, report_path, threads, {"budget": budget, **options, "rounds": rounds})
-        _answer(model, output, report_path, as_json)
+        _answer(model, output, report_path, signer, as_json)
 
 
-def _answer(model: Atlas | Mixture, output: str, report_path: str | None, as_json: bool) -> None:
+def _answer(
+    model: Atlas | Mixture, output: str, report_path: str | None, signer: SigningKey | None, as_json: bool
+) -> None:
     """Print what was released, the verdict first."""
     facts = {kind_of(model): output, **model_facts(model), "ledger": ledger_facts(model.receipt)}
+    facts["signed_by"] = None if signer is None else signer.name
     answer(
         as_json,
         {**facts, "report": report_path},
@@ -189,8 +205,18 @@ def _answer(model: Atlas | Mixture, output: str, report_path: str | None, as_jso
             *aligned([(kind_of(model), output), *model_rows(model)]),
             *ledger_lines(model.receipt),
             str(model.guarantee),
+            *([] if signer is None else [f"{output} is signed by {signer.name}."]),
         ],
     )
+
+
+def _signer(key: str | None) -> SigningKey | None:
+    """Return the key that signs the model, read before anything is spent."""
+    if key is None:
+        return None
+    from dpmd_fast.privacy.keys import signing_key
+
+    return signing_key(key)
 
 
 class _Prepared(NamedTuple):

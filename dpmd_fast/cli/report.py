@@ -40,6 +40,7 @@ Example:
 def report(
     model_path: str | None,
     atlas_path: str | None,
+    trusted: tuple[str, ...],
     queries: str | None,
     noises: tuple[str, ...],
     ledger: str | None,
@@ -63,7 +64,7 @@ def report(
         from dpmd_fast.privacy.ledger.ledger import Ledger
 
         account = {"ledger": Ledger(ledger), "dataset": dataset}
-    model = load_given(model_path, atlas_path)
+    model = load_given(model_path, atlas_path, trusted)
     if queries is not None:
         check_settings(model, noise)
     elif kind_of(model) == "atlas":
@@ -108,7 +109,9 @@ def report_on(
         if not len(points):
             raise UserValueError(f"{queries} has no row without missing values: a report needs at least one")
     looked_at = f"{len(points):,}" if rows is None else f"{len(points):,} of {rows:,}"
-    asked = {"queries": queries, "points looked at": looked_at}
+    from dpmd_fast.models.signature import words_about
+
+    asked = {"queries": queries, "points looked at": looked_at, "signature": words_about(model.signature)}
     if kept:
         here = "shows what is expected there" if filled else "leaves out rows that have some"
         asked["missing values"] = f"left missing in the output; this page {here}"

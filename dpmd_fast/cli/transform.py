@@ -47,6 +47,7 @@ Example:
 def transform(
     model_path: str | None,
     atlas_path: str | None,
+    trusted: tuple[str, ...],
     queries: str,
     noises: tuple[str, ...],
     on_missing: str | None,
@@ -66,9 +67,9 @@ def transform(
     QUERIES and the output are .parquet, .csv or .arrow files, or both .npy. Columns are found by the names
     that the model has; other columns and the metadata are kept. Memory does not grow with the file.
     """
-    check_outputs((output, report_path), force, (path_of(model_path, atlas_path), queries, *noises))
+    check_outputs((output, report_path), force, (path_of(model_path, atlas_path), queries, *noises, *trusted))
     noise = noise_of(noises)
-    model = load_given(model_path, atlas_path)
+    model = load_given(model_path, atlas_path, trusted)
     check_settings(model, noise, **{"--deviations": deviations})
     if kind_of(model) == "atlas" and on_missing == "fill":
         raise click.UsageError("--on-missing fill is for a mixture: must be keep or refuse with an atlas")
@@ -103,6 +104,14 @@ def transform(
             "report": report_path,
             "model": kind_of(model),
             "guarantee": model.guarantee,
+            "signed_by": None if model.signature is None else model.signature.key,
         }
         counts = ", ".join(f"{number:,} {word}" for word, number in made.status.items()) or "no rows"
-        answer(as_json, result, [f"{made.path}: {counts}", str(model.guarantee)])
+        from dpmd_fast.models.signature import words_about
+
+        lines = [
+            f"{made.path}: {counts}",
+            str(model.guarantee),
+            f"The model is {words_about(model.signature)}.",
+        ]
+        answer(as_json, result, lines)

@@ -2,7 +2,8 @@
 
 Kernels are compiled on first use. Compiled code is kept in the folder that Numba chooses for each source
 file: below ``NUMBA_CACHE_DIR``, else in ``__pycache__`` beside the file, else in the user's cache folder. A
-change in any kernel file makes all of it stale. ``DPMD_FAST_CACHE=0`` switches the cache off (tests do).
+folder that other users can write is not trusted (`cache.py`). A change in any kernel file makes all of it
+stale. ``DPMD_FAST_CACHE=0`` switches the cache off (tests do).
 
 ``fastmath`` is never set: it would let the compiler drop the NaN guards and re-order the sums that the tests
 compare bit for bit.
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numba
+
+from dpmd_fast.kernels.cache import secure
 
 _config: Any = numba.config
 _threading_layer: Any = numba.threading_layer  # type: ignore[attr-defined]
@@ -67,11 +70,12 @@ def _compiled(function: Callable[..., Any], *, cache: bool = True, nogil: bool =
     if cache and os.environ.get(_SWITCH, "1") != "0":
         try:
             return _keyed(compiler(cache=True)(function))
-        except RuntimeError:  # no folder, as on a read-only installation without a home
+        except RuntimeError:  # no folder, as on a read-only installation without a home, or none that is safe
             os.environ[_SWITCH] = "0"  # for all other kernels, and for child processes
             warnings.warn(
-                "there is no writable folder for compiled kernels: every process compiles them again, which "
-                "takes a minute or two; set NUMBA_CACHE_DIR to a folder that can be written",
+                "there is no folder for compiled kernels that this user, and nobody else, can write: every "
+                "process compiles them again, which takes a minute or two; set NUMBA_CACHE_DIR to such a "
+                "folder",
                 UserWarning,
                 stacklevel=3,
             )
@@ -79,7 +83,7 @@ def _compiled(function: Callable[..., Any], *, cache: bool = True, nogil: bool =
 
 
 @functools.cache
-def _digest() -> str:
+def kernel_digest() -> str:
     """Return a digest of the sources of all kernels."""
     total = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
@@ -88,14 +92,16 @@ def _digest() -> str:
 
 
 def _keyed(dispatcher: Any) -> Any:
-    """Make compiled code in the cache stale when any kernel file changes.
+    """Make compiled code in the cache stale when any kernel file changes, and take it from safe folders only.
 
     Numba looks at the caller's file only, and would go on running what an older helper compiled to.
     """
-    cache = getattr(dispatcher, "_cache", None)
-    file = getattr(cache, "_cache_file", None)
-    if file is not None:
-        file._source_stamp = (file._source_stamp, _digest())
+    cache: Any = getattr(dispatcher, "_cache", None)
+    if getattr(cache, "_cache_file", None) is not None:
+        if not secure(cache):
+            raise RuntimeError("no folder that others cannot write")
+        file = cache._cache_file
+        file._source_stamp = (file._source_stamp, kernel_digest())
         _ignore_cache_errors(cache)
     return dispatcher
 

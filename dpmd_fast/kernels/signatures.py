@@ -71,7 +71,7 @@ _GROUPS: dict[str, dict[str, str]] = {
     },
     "pairs": {"sums.pairs._sort_pairs": "i j1 f1 i1 f2 j1 f1 f2 i2 i1"},
     "integers": {"sums.exact._symmetric": "i3 i1 i3"},
-    "features": {"sums.features._add": "f2 i CLIP f3", "sums.features._coordinates": "f2 f1 f2 f2 f2"},
+    "features": {"sums.features._add": "f2 i CLIP f3 b1", "sums.features._coordinates": "f2 f1 f2 f2 f2 b1"},
     "subspace": {
         "sums.features._inside": "f2 f1 f2 f2 i i",
         "sums.features._inside_few": "f2 f1 f2 f2 i i",

@@ -16,8 +16,9 @@ from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.projectors import LocalGeometry
 from dpmd_fast.privacy.budget import Budget, resolve_schedule
 from dpmd_fast.privacy.entropy import EntropySource
-from dpmd_fast.privacy.guarantee import Guarantee, paper_guarantee
+from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.privacy.noise import lost_in_rounding, noisy_means, noisy_projectors
+from dpmd_fast.privacy.paper_guarantee import paper_guarantee
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 from dpmd_fast.reference.local_pca import FittedReference, Floats, ReleasedGeometry, denoise
 

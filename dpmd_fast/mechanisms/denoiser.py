@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import threading
 import warnings
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -24,17 +22,26 @@ from dpmd_fast.arguments import (
     checked_geometry,
     checked_points,
     checked_steps,
+    checked_table,
     checked_threads,
 )
 from dpmd_fast.columns import check_unique, names_of
 from dpmd_fast.compilation import ensure
-from dpmd_fast.errors import UserRuntimeError, UserTypeError, UserValueError
+from dpmd_fast.errors import UserTypeError, UserValueError
 from dpmd_fast.mechanisms.algorithm2 import denoise_with_projectors, plan_spend
 from dpmd_fast.mechanisms.moment_denoiser import denoise_with_moments, predict_first_step
-from dpmd_fast.mechanisms.spend import LedgerArgument, Mechanism, Terms, check_public, check_terms, prepare
+from dpmd_fast.mechanisms.spend import (
+    LedgerArgument,
+    Mechanism,
+    SingleSpend,
+    Terms,
+    check_public,
+    check_terms,
+    prepare,
+)
 from dpmd_fast.models.predict_direct import predict_projectors
 from dpmd_fast.models.verdict import refuse_unless_worth, risk_noted
-from dpmd_fast.privacy.budget import Budget, BudgetExceeded, resolve_steps
+from dpmd_fast.privacy.budget import Budget, resolve_steps
 from dpmd_fast.privacy.guarantee import warn_large_delta, with_conditions
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.reference.local_pca import FittedReference, Floats, fit_reference, in_query_type
@@ -79,11 +86,15 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         C of Lemma 2, for "projector" only. `empirical_sensitivity` shows what a synthetic data set needs.
     adjacency : {"replace-one", "add-remove"}
         Which data sets count as neighbours. "projector" needs "replace-one": its noise is scaled with n.
+    on_invalid : {"raise", "drop"}
+        How to treat records with non-finite or huge values. "raise" refuses the reference in `fit`, without
+        saying which record; "drop" lets them contribute nothing, and the guarantee then holds for every data
+        set, theirs included. "projector" needs "raise".
     accept_risk : bool
         Whether to spend even if the result is predicted to be mostly noise: most queries not in reach
         ("moments"), or thrown further than the bandwidth ("projector"). The guarantee notes it.
     ledger : Ledger or path, optional
-        Pays for every `transform`: the debit is made before the reference is read, or refused with
+        Pays for every `transform`: the debit is made before the pass that is released, or refused with
         `BudgetExceeded`. Without a ledger, only that one release is counted.
     dataset : str, optional
         The name of the reference in the ledger.
@@ -124,6 +135,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         sensitivity_constant: float = 1.0,
         adjacency: str = "replace-one",
         *,
+        on_invalid: str = "raise",
         accept_risk: bool = False,
         ledger: LedgerArgument = None,
         dataset: str | None = None,
@@ -141,6 +153,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.schedule = schedule
         self.sensitivity_constant = sensitivity_constant
         self.adjacency = adjacency
+        self.on_invalid = on_invalid
         self.accept_risk = accept_risk
         self.ledger = ledger
         self.dataset = dataset
@@ -166,7 +179,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self._fitted = fitted
         self._fitted_mechanism = self.mechanism
         self._given = X
-        self._single_spend = _SingleSpend()
+        self._single_spend = SingleSpend()
         return self
 
     def transform(self, X: ArrayLike) -> Any:
@@ -313,11 +326,16 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 raise UserValueError(
                     "X is a stream that can be read only once: must be a table, an array or files"
                 )
-            check_valid(source, LARGEST, "clean the reference")
+            if self.on_invalid == "raise":
+                check_valid(source, LARGEST)
         else:
             check_unique("X", names_of(X))
             empty = self.adjacency == "add-remove" and np.ndim(X) == 2 and len(X) == 0
-            reference = np.asarray(X, dtype=np.float64) if empty else checked_points("X", X)
+            reference: Points
+            if empty:
+                reference = np.asarray(X, dtype=np.float64)
+            else:
+                reference = checked_points("X", X) if self.on_invalid == "raise" else checked_table("X", X)
             source = open_reference(reference, batch_rows=batch_rows)
         _, d, _ = checked_geometry(self.bandwidth, self.dim, self.beta, source.n_columns)
         checked_threads(self.n_threads)
@@ -345,6 +363,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             dataset=self.dataset,
             seed=self.seed,
             adjacency=self.adjacency,
+            on_invalid=self.on_invalid,
             n_threads=self.n_threads,
         )
         checked_choice("mechanism", self.mechanism, ("moments", "projector"))
@@ -353,6 +372,12 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 f"adjacency = {self.adjacency!r}: mechanism 'projector' scales its noise with the number of "
                 "records, which only 'replace-one' makes public",
                 argument="adjacency",
+            )
+        if self.mechanism == "projector" and self.on_invalid != "raise":
+            raise UserValueError(
+                f"on_invalid = {self.on_invalid!r}: mechanism 'projector' computes local PCA at every "
+                "record, and needs 'raise'",
+                argument="on_invalid",
             )
         steps = checked_steps(self.steps)
         if self.schedule is None or isinstance(self.schedule, str):
@@ -374,21 +399,3 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         return tags
-
-
-class _SingleSpend:
-    """The budget of one fit without a ledger: spent by the first call, in the process that fitted."""
-
-    def __init__(self) -> None:
-        self._unspent = threading.Lock()  # never released once spent
-        self._pid = os.getpid()
-
-    def spend(self, mu2: float) -> None:
-        if os.getpid() != self._pid:
-            raise UserRuntimeError(
-                "this DPManifoldDenoiser was fitted before the process was forked: parent and child would "
-                "both spend its budget; fit in the process that transforms"
-            )
-        if not self._unspent.acquire(blocking=False):
-            what = "a second transform of one fit without a ledger"
-            raise BudgetExceeded(asked=mu2, remaining=0.0, what=what)

@@ -140,7 +140,7 @@ def private_preprocessor(
         terms.certified(plan.lattice.mu, "the preprocessing"),
         "preprocessing: medians and MADs",
         mechanism="nested histograms",
-        parameters={"columns": D, "bins": bins, "on_invalid": on_invalid},
+        parameters={"columns": D, "bins": bins},
         kernels=("noise",),
         bound_to=source,
         advice=INVALID,

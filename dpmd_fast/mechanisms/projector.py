@@ -29,9 +29,10 @@ from dpmd_fast.mechanisms.spend import LedgerArgument, check_public, check_terms
 from dpmd_fast.privacy.accounting import gdp_mu
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.entropy import EntropySource
-from dpmd_fast.privacy.guarantee import Guarantee, paper_guarantee
+from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.privacy.ledger.charge import Receipt
 from dpmd_fast.privacy.noise import lost_in_rounding, noisy_projectors
+from dpmd_fast.privacy.paper_guarantee import paper_guarantee
 from dpmd_fast.privacy.sensitivity import projector_bound
 from dpmd_fast.reference.local_pca import Floats
 

@@ -14,6 +14,7 @@ and the guarantee says that no other release is counted.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -36,9 +37,15 @@ from dpmd_fast.compilation import ensure
 from dpmd_fast.errors import UserRuntimeError, UserValueError
 from dpmd_fast.kernels.jit import refuse_after_fork
 from dpmd_fast.models.preprocessor import Preprocessor, preprocessed
-from dpmd_fast.privacy.budget import Budget, check_budget
+from dpmd_fast.privacy.budget import Budget, BudgetExceeded, check_budget
 from dpmd_fast.privacy.entropy import EntropySource, open_source
-from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, certified_guarantee, warn_large_delta
+from dpmd_fast.privacy.guarantee import (
+    Adjacency,
+    Guarantee,
+    certified_guarantee,
+    held_by_engine,
+    warn_large_delta,
+)
 from dpmd_fast.privacy.lattice import Lattice
 from dpmd_fast.privacy.ledger.charge import Charge, LedgerAccount, Receipt, open_account
 from dpmd_fast.privacy.ledger.ledger import Ledger
@@ -310,6 +317,8 @@ def prepare(
         raise UserRuntimeError(str(problem)) from None
     ensure(*kernels)
     budget = terms.budget
+    if source is not None and not source.local:
+        guarantee = held_by_engine(guarantee)
     charge = Charge(
         terms.account,
         guarantee,
@@ -319,6 +328,7 @@ def prepare(
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "conversion": budget.conversion,
+            "on_invalid": terms.on_invalid,
             **parameters,
         },
         fingerprint=partial(fingerprint_of, source if bound_to is None else bound_to),
@@ -329,3 +339,21 @@ def prepare(
     if terms.adjacency == "replace-one" and known is not None:  # else the number of records is private
         warn_large_delta(budget.delta, known, stacklevel=stacklevel)
     return Mechanism(source, charge, open_source(terms.seed), terms.n_threads)
+
+
+class SingleSpend:
+    """The budget of one fit without a ledger: spent by the first call, in the process that fitted."""
+
+    def __init__(self) -> None:
+        self._unspent = threading.Lock()  # never released once spent
+        self._pid = os.getpid()
+
+    def spend(self, mu2: float) -> None:
+        if os.getpid() != self._pid:
+            raise UserRuntimeError(
+                "this DPManifoldDenoiser was fitted before the process was forked: parent and child would "
+                "both spend its budget; fit in the process that transforms"
+            )
+        if not self._unspent.acquire(blocking=False):
+            what = "a second transform of one fit without a ledger"
+            raise BudgetExceeded(asked=mu2, remaining=0.0, what=what)

@@ -19,6 +19,7 @@ from dpmd_fast.tables.protocol import RowCleaner, check_rows, keep_or_refuse
 
 if TYPE_CHECKING:
     from dpmd_fast.models.preprocessor import Preprocessor
+    from dpmd_fast.models.signature import Signature
     from dpmd_fast.models.verdict import Verdict
     from dpmd_fast.privacy.ledger.charge import Receipt
 
@@ -59,6 +60,8 @@ class Atlas:
         Whether it helps points like its anchors, judged after the spend; None in files of older versions.
     receipt : Receipt or None
         The debit that paid for it, if there was a ledger. Not in the file: a loaded atlas has none.
+    signature : Signature or None
+        Of a loaded atlas: who vouches for it, None if it is not signed.
     """
 
     kind = "atlas"
@@ -75,6 +78,7 @@ class Atlas:
     preprocess: Preprocessor | None = field(default=None, repr=False)
     verdict: Verdict | None = None
     receipt: Receipt | None = field(default=None, repr=False)
+    signature: Signature | None = None
 
     @property
     def n_columns(self) -> int:
@@ -186,20 +190,25 @@ class Atlas:
         # always from the arrays, so that a loaded atlas gives the same bits as the one that was saved
         return [layer.field() for layer in self.layers]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], key: Any = None) -> None:
         """Write one file; it appears under its name only when it is complete.
 
-        If a ledger paid for the atlas, the name of the file is noted there.
+        If a ledger paid for the atlas, the name of the file is noted there. With `key`, the path of a private
+        key that ``dpmd-fast keys create`` has made, the file is signed: the guarantee, all numbers and the
+        place of the debit in the ledger.
         """
         from dpmd_fast.models.atlas_file import write_atlas
 
-        write_atlas(self, path)
+        write_atlas(self, path, key)
         if self.receipt is not None:
             self.receipt.record_file(path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Atlas:
-        """Read what `save` wrote; a truncated or edited file is refused."""
+    def load(cls, path: str | os.PathLike[str], *, trusted: Any = None) -> Atlas:
+        """Read what `save` wrote; a truncated or edited file is refused.
+
+        With `trusted`, one public key or several, what none of them has signed is refused, too.
+        """
         from dpmd_fast.models.atlas_file import read_atlas
 
-        return read_atlas(path)
+        return read_atlas(path, trusted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import Any
 
@@ -15,6 +14,7 @@ from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.models.file import HEAD_KEYS, Arrays, Metadata, read_sealed, sealed, write_sealed
 from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.parts import (
+    OPTIONAL_KEYS,
     check_array,
     check_columns,
     check_keys,
@@ -23,10 +23,12 @@ from dpmd_fast.models.parts import (
     check_spends,
     contiguous,
     guarantee_of,
+    is_recent,
     names_noted,
     names_of,
     preprocess_of,
     shapes_noted,
+    signature_of,
     spends_noted,
     spends_of,
     tuple_of,
@@ -39,26 +41,31 @@ _ROUNDING = 1e-6  # of orthonormal columns
 
 _KEYS = {*HEAD_KEYS, "package_version", "guarantee", "dim", "bandwidth", "signal_to_noise", "spends"}
 _KEYS |= {"column_names", "layers", "shapes"}
-_LATER_KEYS: dict[int, set[str]] = {1: set(), 2: {"preprocess"}}
+_LATER_KEYS: dict[int, set[str]] = {1: set(), 2: {"preprocess"}, 3: set()}
+_OPTIONAL_KEYS: dict[int, set[str]] = {1: {"verdict"}, 2: {"verdict"}, 3: {*OPTIONAL_KEYS, "signature"}}
 _LAYER_KEYS = {"bandwidth", "passes", "strength"}
 _LAYER_ARRAYS = ("centers", "tangents", "masses")
 _CORRECTION_ARRAYS = ("offsets", "slopes")  # of some layers
 _SUBSPACE_ARRAYS = ("subspace origin", "subspace basis")
 
 
-def write_atlas(atlas: Atlas, path: str | os.PathLike[str]) -> None:
-    """Write the file of an atlas, which appears complete or not at all."""
+def write_atlas(atlas: Atlas, path: str | os.PathLike[str], key: Any = None) -> None:
+    """Write the file of an atlas, signed if there is a key, which appears complete or not at all."""
     try:
         _check(atlas)
     except ValueError as problem:
         raise UserValueError(f"the atlas cannot be saved: {problem}") from None
-    metadata = _metadata(atlas)
-    write_sealed(path, "atlas", _version_of(metadata), metadata, _arrays(atlas))
+    metadata, arrays = _metadata(atlas), _arrays(atlas)
+    if key is not None or atlas.signature is not None:
+        from dpmd_fast.models.signature import with_signature
+
+        metadata = with_signature("atlas", metadata, arrays, key, atlas.receipt, atlas.signature)
+    write_sealed(path, "atlas", _version_of(metadata), metadata, arrays)
 
 
-def read_atlas(path: str | os.PathLike[str]) -> Atlas:
+def read_atlas(path: str | os.PathLike[str], trusted: Any = None) -> Atlas:
     """Read the file of an atlas; anything else is refused as `read_sealed` says."""
-    return read_sealed(path, {"atlas": atlas_of})
+    return read_sealed(path, {"atlas": atlas_of}, trusted)
 
 
 def _sealed(metadata: Metadata, arrays: Arrays, version: int | None = None) -> bytes:
@@ -67,6 +74,8 @@ def _sealed(metadata: Metadata, arrays: Arrays, version: int | None = None) -> b
 
 
 def _version_of(metadata: Metadata) -> int:
+    if is_recent(metadata):
+        return 3
     return 2 if "preprocess" in metadata else 1
 
 
@@ -77,7 +86,7 @@ def _metadata(atlas: Atlas) -> Metadata:
     preprocess = {} if atlas.preprocess is None else {"preprocess": atlas.preprocess.to_dict()}
     return {
         "package_version": __version__,
-        "guarantee": dataclasses.asdict(atlas.guarantee),
+        "guarantee": atlas.guarantee.to_dict(),
         "dim": int(atlas.dim),
         "bandwidth": float(atlas.bandwidth),
         "signal_to_noise": [float(signal) for signal in atlas.signal_to_noise],
@@ -110,9 +119,9 @@ def _arrays(atlas: Atlas) -> Arrays:
 
 def atlas_of(metadata: Metadata, arrays: Arrays) -> Atlas:
     """Return the atlas of a file, refused unless the file holds exactly what an atlas consists of."""
-    check_keys(
-        "its metadata", metadata, _KEYS | _LATER_KEYS[metadata["version"]] | ({"verdict"} & set(metadata))
-    )
+    version = metadata["version"]
+    wanted = _KEYS | _LATER_KEYS[version] | (_OPTIONAL_KEYS[version] & set(metadata))
+    check_keys("its metadata", metadata, wanted)
     layers = metadata["layers"]
     for number, layer in enumerate(layers):
         check_keys(f"layer {number}", layer, _LAYER_KEYS)
@@ -130,6 +139,7 @@ def atlas_of(metadata: Metadata, arrays: Arrays) -> Atlas:
         column_names=names_of(metadata),
         preprocess=preprocess_of(metadata),
         verdict=verdict_of(metadata),
+        signature=signature_of(metadata),
     )
     _check(atlas)
     return atlas

@@ -3,7 +3,8 @@
 The schema's metadata is a JSON text. It begins with the kind of the model, the version of the format, the
 number of bytes of the file and the SHA-256 of all of them, taken with zeros in its own place. These are
 looked at first, in the raw bytes: a file that is not as it was written is refused before anything parses it.
-Nothing in it is code, and nothing in it is compressed: what is read is no larger than the file.
+Nothing in it is code, and nothing in it is compressed: what is read is no larger than the file, and the
+file, its text and the number of its arrays are bounded.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ Metadata = dict[str, Any]
 _Model = TypeVar("_Model")
 
 
+class BadSignature(UserValueError):  # noqa: N818
+    """A model is not signed as it should be."""
+
+
 class _Kind(NamedTuple):
     """What a file may hold."""
 
@@ -37,7 +42,7 @@ class _Kind(NamedTuple):
     loader: str
 
 
-KINDS = {"atlas": _Kind("an atlas", 2, "Atlas.load"), "mixture": _Kind("a mixture", 1, "Mixture.load")}
+KINDS = {"atlas": _Kind("an atlas", 3, "Atlas.load"), "mixture": _Kind("a mixture", 2, "Mixture.load")}
 HEAD_KEYS = frozenset({"format", "version", "bytes", "sha256"})
 # No other text of the JSON can look like it: inside a string the quotes would be escaped.
 HEAD = '{{"format":"dpmd-fast {}","version":{},"bytes":{:>19},"sha256":"{}",'
@@ -49,6 +54,11 @@ _START, _END = b"ARROW1\0\0", b"ARROW1"  # of every Arrow IPC file
 _KEY = b"dpmd-fast"
 _NO_SUM = "0" * 64
 _FIRST_BYTES = 1 << 16  # the head is near the beginning, however long the text that it begins is
+# Nobody's model is as large as these, and what is larger is refused before it is read or parsed: a file of an
+# attacker must not fill the memory. Parsed JSON takes up to 25 times the bytes of its text.
+MOST_BYTES = 1 << 34
+MOST_TEXT = 1 << 24
+MOST_ARRAYS = 10_000
 _FRESH = "get a fresh copy of the file"
 
 
@@ -100,17 +110,29 @@ def _schema() -> Any:
 
 
 def read_sealed(
-    path: str | os.PathLike[str], makers: Mapping[str, Callable[[Metadata, Arrays], _Model]]
+    path: str | os.PathLike[str],
+    makers: Mapping[str, Callable[[Metadata, Arrays], _Model]],
+    trusted: Any = None,
 ) -> _Model:
     """Read the file of a model of one of the kinds of `makers`, whose functions make the model.
+
+    With `trusted`, one key or several, only what one of them has signed is taken. A signature that does not
+    match is refused in any case.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is truncated, was edited or damaged, is of a newer version or is of another kind.
+        If the file is truncated, was edited or damaged, is of a newer version or is of another kind, or is
+        not signed as it should be.
     """
+    names = None
+    if trusted is not None:
+        from dpmd_fast.privacy.keys import trusted_names
+
+        names = trusted_names(trusted)
+
     name = os.fsdecode(path)
     wanted = " or ".join(KINDS[kind].called for kind in makers)
     if not os.path.exists(name):
@@ -119,7 +141,7 @@ def read_sealed(
         raise UserValueError(f"{name} is not {wanted}: it is not a regular file")
     try:
         kind, data = _checked_bytes(name, makers, wanted)
-        return _made(kind, data, makers[kind])
+        return _made(kind, data, makers[kind], names)
     except ValueError as problem:
         raise UserValueError(f"{name} {problem}") from None
 
@@ -139,13 +161,25 @@ def _checked_bytes(name: str, makers: Iterable[str], wanted: str) -> tuple[str, 
         _check_kind(kind, int(head.group(2)), makers, wanted)
         if size < noted:
             raise UserValueError(f"is truncated: it has {size} of {noted} bytes; {_FRESH}")
+        if size == noted and size > MOST_BYTES:
+            raise UserValueError(f"has {size} bytes: a model must have at most {MOST_BYTES}")
         if size == noted:
-            data += file.read(size - len(data))
-    checksum = head.group(4)
-    blank = head.group().replace(checksum, _NO_SUM.encode())
-    if hashlib.sha256(data.replace(head.group(), blank)).hexdigest().encode() != checksum:
+            file.seek(0)
+            data = file.read(size)  # in one piece: adding to what was read would take twice the memory
+    if _checksum(data, head.group(), head.group(4)) != head.group(4).decode():
         raise UserValueError(f"was edited or damaged: its checksum does not match; {_FRESH}")
     return kind, data
+
+
+def _checksum(data: bytes, head: bytes, noted: bytes) -> str:
+    """Return the SHA-256 of a file with zeros in place of its checksums, without a copy of the file."""
+    total, whole, at = hashlib.sha256(), memoryview(data), 0
+    while (found := data.find(head, at)) >= 0:
+        total.update(whole[at:found])
+        total.update(head.replace(noted, _NO_SUM.encode()))
+        at = found + len(head)
+    total.update(whole[at:])
+    return total.hexdigest()
 
 
 def _check_kind(kind: str, version: int, makers: Iterable[str], wanted: str) -> None:
@@ -167,10 +201,19 @@ def _check_kind(kind: str, version: int, makers: Iterable[str], wanted: str) -> 
         raise UserValueError(f"was edited or damaged: there is no format {version}")
 
 
-def _made(kind: str, data: bytes, make: Callable[[Metadata, Arrays], _Model]) -> _Model:
+def _made(
+    kind: str, data: bytes, make: Callable[[Metadata, Arrays], _Model], trusted: frozenset[str] | None
+) -> _Model:
     """Return the model of a file with a right checksum, or refuse what `make` does not take."""
     try:
-        return make(*_opened(kind, data))
+        metadata, arrays = _opened(kind, data)
+        if "signature" in metadata or trusted is not None:
+            from dpmd_fast.models.signature import check_signature
+
+            check_signature(kind, metadata, arrays, trusted)
+        return make(metadata, arrays)
+    except BadSignature:
+        raise
     except ValueError as problem:
         raise UserValueError(f"is not a valid {kind}: {problem}") from None
     except Exception:  # JSON of other kinds of values
@@ -190,6 +233,8 @@ def _opened(kind: str, data: bytes) -> tuple[Metadata, Arrays]:
     if set(schema.metadata or {}) != {_KEY} or not schema.equals(_schema()):
         raise UserValueError("its columns or metadata are not those of one")
     text: bytes = schema.metadata[_KEY]
+    if len(text) > MOST_TEXT:
+        raise UserValueError(f"its metadata has {len(text)} bytes: must have at most {MOST_TEXT}")
     head = HEAD_PATTERN.match(text)
     if head is None or head.group(1).decode() != kind:
         raise UserValueError("its metadata does not begin as that of one")
@@ -197,6 +242,8 @@ def _opened(kind: str, data: bytes) -> tuple[Metadata, Arrays]:
     needed = 8 * sum(math.prod(shape) for shape in metadata["shapes"].values())
     if needed > len(data):
         raise UserValueError(f"it lacks bytes: arrays of its shapes need {needed}, and it has {len(data)}")
+    if len(messages) > MOST_ARRAYS:
+        raise UserValueError(f"it has too many arrays: must have at most {MOST_ARRAYS}")
     try:
         if any(_is_compressed(message.metadata.to_pybytes()) for message in messages[1:]):
             raise UserValueError("its arrays are compressed")
@@ -207,6 +254,8 @@ def _opened(kind: str, data: bytes) -> tuple[Metadata, Arrays]:
         raise
     except Exception:
         raise UserValueError("it cannot be read as an Arrow file") from None
+    if table.num_rows > MOST_ARRAYS:  # before any of them becomes an object
+        raise UserValueError(f"it has too many arrays: must have at most {MOST_ARRAYS}")
     return metadata, _arrays(table)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpmd_fast.models.file import Arrays, Metadata, read_sealed
 
@@ -12,17 +12,25 @@ if TYPE_CHECKING:
     from dpmd_fast.models.mixture import Mixture
 
 
-def load_model(path: str | os.PathLike[str]) -> Atlas | Mixture:
+def load_model(path: str | os.PathLike[str], *, trusted: Any = None) -> Atlas | Mixture:
     """Read an atlas or a mixture, whichever the file holds; a truncated or edited file is refused.
+
+    Parameters
+    ----------
+    path : path
+    trusted : path or str, or several, optional
+        Public keys: paths of their files, or their names, ``ed25519:...``. What none of them has signed is
+        refused. Without it unsigned files are taken, and ``model.signature`` is None for them.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is truncated, was edited or damaged, is of a newer version or is not a model.
+        If the file is truncated, was edited or damaged, is of a newer version, is not a model or is not
+        signed by a trusted key.
     """
-    return read_sealed(path, {"atlas": _atlas, "mixture": _mixture})
+    return read_sealed(path, {"atlas": _atlas, "mixture": _mixture}, trusted)
 
 
 # The kernels of a model are imported when a file holds one.

@@ -22,6 +22,7 @@ from dpmd_fast.status import words_of
 
 if TYPE_CHECKING:
     from dpmd_fast.models.preprocessor import Preprocessor
+    from dpmd_fast.models.signature import Signature
     from dpmd_fast.models.verdict import Verdict
     from dpmd_fast.privacy.ledger.charge import Receipt
 
@@ -60,6 +61,8 @@ class Mixture:
         the error that the mixture expects. None without that noise, and in files of older versions.
     receipt : Receipt or None
         The debit that paid for it, if there was a ledger. Not in the file: a loaded mixture has none.
+    signature : Signature or None
+        Of a loaded mixture: who vouches for it, None if it is not signed.
     """
 
     guarantee: Guarantee
@@ -72,6 +75,7 @@ class Mixture:
     preprocess: Preprocessor | None = field(default=None, repr=False)
     verdict: Verdict | None = None
     receipt: Receipt | None = field(default=None, repr=False)
+    signature: Signature | None = None
 
     @property
     def n_columns(self) -> int:
@@ -201,23 +205,28 @@ class Mixture:
         moved, codes = cleaner.move(self._points(X), n_threads)
         return (moved, words_of(codes)) if return_status else moved
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], key: Any = None) -> None:
         """Write one file; it appears under its name only when it is complete.
 
-        If a ledger paid for the mixture, the name of the file is noted there.
+        If a ledger paid for the mixture, the name of the file is noted there. With `key`, the path of a
+        private key that ``dpmd-fast keys create`` has made, the file is signed: the guarantee, all numbers
+        and the place of the debit in the ledger.
         """
         from dpmd_fast.models.mixture_file import write_mixture
 
-        write_mixture(self, path)
+        write_mixture(self, path, key)
         if self.receipt is not None:
             self.receipt.record_file(path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Mixture:
-        """Read what `save` wrote; a truncated or edited file is refused."""
+    def load(cls, path: str | os.PathLike[str], *, trusted: Any = None) -> Mixture:
+        """Read what `save` wrote; a truncated or edited file is refused.
+
+        With `trusted`, one public key or several, what none of them has signed is refused, too.
+        """
         from dpmd_fast.models.mixture_file import read_mixture
 
-        return read_mixture(path)
+        return read_mixture(path, trusted)
 
 
 def _is_lazy(X: Any) -> bool:

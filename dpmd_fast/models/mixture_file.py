@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.errors import UserValueError
-from dpmd_fast.models.file import HEAD_KEYS, KINDS, Arrays, Metadata, read_sealed, sealed, write_sealed
+from dpmd_fast.models.file import HEAD_KEYS, Arrays, Metadata, read_sealed, sealed, write_sealed
 from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.models.parts import (
     OPTIONAL_KEYS,
@@ -21,10 +21,12 @@ from dpmd_fast.models.parts import (
     check_spends,
     contiguous,
     guarantee_of,
+    is_recent,
     names_noted,
     names_of,
     preprocess_of,
     shapes_noted,
+    signature_of,
     spends_noted,
     spends_of,
     tuple_of,
@@ -39,22 +41,31 @@ _KEYS = {*HEAD_KEYS, "package_version", "guarantee", "signal_to_noise", "spends"
 _ARRAYS = ("weights", "means", "covariances")
 
 
-def write_mixture(mixture: Mixture, path: str | os.PathLike[str]) -> None:
-    """Write the file of a mixture, which appears complete or not at all."""
+def write_mixture(mixture: Mixture, path: str | os.PathLike[str], key: Any = None) -> None:
+    """Write the file of a mixture, signed if there is a key, which appears complete or not at all."""
     try:
         _check(mixture)
     except ValueError as problem:
         raise UserValueError(f"the mixture cannot be saved: {problem}") from None
-    write_sealed(path, "mixture", KINDS["mixture"].version, _metadata(mixture), _arrays(mixture))
+    metadata, arrays = _metadata(mixture), _arrays(mixture)
+    if key is not None or mixture.signature is not None:
+        from dpmd_fast.models.signature import with_signature
+
+        metadata = with_signature("mixture", metadata, arrays, key, mixture.receipt, mixture.signature)
+    write_sealed(path, "mixture", _version_of(metadata), metadata, arrays)
 
 
-def read_mixture(path: str | os.PathLike[str]) -> Mixture:
+def read_mixture(path: str | os.PathLike[str], trusted: Any = None) -> Mixture:
     """Read the file of a mixture; anything else is refused as `read_sealed` says."""
-    return read_sealed(path, {"mixture": mixture_of})
+    return read_sealed(path, {"mixture": mixture_of}, trusted)
 
 
-def _sealed(metadata: Metadata, arrays: Arrays, version: int = 1) -> bytes:
-    return sealed("mixture", version, metadata, arrays)
+def _sealed(metadata: Metadata, arrays: Arrays, version: int | None = None) -> bytes:
+    return sealed("mixture", _version_of(metadata) if version is None else version, metadata, arrays)
+
+
+def _version_of(metadata: Metadata) -> int:
+    return 2 if is_recent(metadata) else 1
 
 
 def _metadata(mixture: Mixture) -> Metadata:
@@ -64,7 +75,7 @@ def _metadata(mixture: Mixture) -> Metadata:
     preprocess = {} if mixture.preprocess is None else {"preprocess": mixture.preprocess.to_dict()}
     return {
         "package_version": __version__,
-        "guarantee": dataclasses.asdict(mixture.guarantee),
+        "guarantee": mixture.guarantee.to_dict(),
         "signal_to_noise": [float(signal) for signal in mixture.signal_to_noise],
         "spends": spends_noted(mixture.spends),
         "column_names": names_noted(mixture.column_names),
@@ -80,7 +91,8 @@ def _arrays(mixture: Mixture) -> Arrays:
 
 def mixture_of(metadata: Metadata, arrays: Arrays) -> Mixture:
     """Return the mixture of a file, refused unless the file holds exactly what a mixture consists of."""
-    check_keys("its metadata", metadata, _KEYS | (OPTIONAL_KEYS & set(metadata)))
+    optional = OPTIONAL_KEYS | ({"signature"} if metadata["version"] >= 2 else set())
+    check_keys("its metadata", metadata, _KEYS | (optional & set(metadata)))
     guarantee = guarantee_of(metadata)
     check_keys("it", arrays, _ARRAYS)
     check_shapes(arrays, metadata["shapes"])
@@ -94,6 +106,7 @@ def mixture_of(metadata: Metadata, arrays: Arrays) -> Mixture:
         column_names=names_of(metadata),
         preprocess=preprocess_of(metadata),
         verdict=verdict_of(metadata),
+        signature=signature_of(metadata),
     )
     _check(mixture)
     return mixture

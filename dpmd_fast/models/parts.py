@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,14 @@ from dpmd_fast.models.preprocessor import Preprocessor
 from dpmd_fast.models.verdict import Verdict
 from dpmd_fast.privacy.guarantee import Guarantee
 
+if TYPE_CHECKING:
+    from dpmd_fast.models.signature import Signature
+
 Spends = tuple[tuple[str, float], ...]
 
 OPTIONAL_KEYS = {"preprocess", "verdict"}  # of the metadata
 
-_GUARANTEE_KEYS = {field.name for field in dataclasses.fields(Guarantee)}
+_GUARANTEE_KEYS = {field.name for field in dataclasses.fields(Guarantee)} - {"scope"}
 
 
 # Written
@@ -43,6 +46,14 @@ def contiguous(arrays: Mapping[str, Any]) -> Arrays:
     return {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
 
 
+def is_recent(metadata: Metadata) -> bool:
+    """Return whether a file has what versions before signatures do not read: one, or a scope."""
+    preprocess = metadata.get("preprocess")
+    paid = preprocess.get("guarantee") if isinstance(preprocess, dict) else None
+    found = metadata.get("guarantee"), paid
+    return "signature" in metadata or any(isinstance(one, dict) and "scope" in one for one in found)
+
+
 def verdict_noted(verdict: Verdict | None) -> dict[str, Any]:
     return {} if verdict is None else {"verdict": verdict.to_dict()}
 
@@ -52,8 +63,8 @@ def verdict_noted(verdict: Verdict | None) -> dict[str, Any]:
 
 def guarantee_of(metadata: Metadata) -> Guarantee:
     given = metadata["guarantee"]
-    check_keys("its guarantee", given, _GUARANTEE_KEYS)
-    return Guarantee(**{**given, "conditions": tuple_of(given, "conditions")})
+    check_keys("its guarantee", given, _GUARANTEE_KEYS | ({"scope"} & set(given)))
+    return Guarantee.from_dict(given)
 
 
 def spends_of(metadata: Metadata) -> Spends:
@@ -77,6 +88,15 @@ def preprocess_of(metadata: Metadata) -> Preprocessor | None:
 def verdict_of(metadata: Metadata) -> Verdict | None:
     """Return the verdict after the spend, None where there is none."""
     return Verdict.from_dict(metadata["verdict"]) if "verdict" in metadata else None
+
+
+def signature_of(metadata: Metadata) -> Signature | None:
+    """Return the signature, which has been checked by then; None where there is none."""
+    if "signature" not in metadata:
+        return None
+    from dpmd_fast.models import signature
+
+    return signature.signature_of(metadata)
 
 
 def tuple_of(part: dict[str, Any], name: str) -> tuple[Any, ...]:

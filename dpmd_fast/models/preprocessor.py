@@ -283,8 +283,7 @@ class Preprocessor:
         for name in ("center", "scale", "log"):
             given[name] = list(given[name])
         given["column_names"] = None if self.column_names is None else list(self.column_names)
-        if self.guarantee is not None:
-            given["guarantee"]["conditions"] = list(self.guarantee.conditions)
+        given["guarantee"] = None if self.guarantee is None else self.guarantee.to_dict()
         return given
 
     @classmethod
@@ -296,7 +295,7 @@ class Preprocessor:
         paid = values["guarantee"]
         if paid is not None:
             try:
-                paid = Guarantee(**{**paid, "conditions": tuple(paid["conditions"])})
+                paid = Guarantee.from_dict(paid)
             except (KeyError, TypeError):
                 raise UserValueError("guarantee: must hold the fields of a Guarantee") from None
         lists = ("center", "scale", "log", *(() if values["column_names"] is None else ("column_names",)))

@@ -72,6 +72,15 @@ class EntropySource:
                 self._stream.update_into(_ZEROS[: n_bytes - start], target[start:])
         return result[:size]
 
+    def renew(self) -> None:
+        """Draw a new key, unless one was given.
+
+        Noise calls this when the values that it protects are there. A virtual machine that is cloned during
+        the pass over the records would otherwise add the same noise in both copies.
+        """
+        with self._lock:
+            self._renew()
+
     def _renew(self) -> None:
         # The key comes first: if the system gives none, `_pid` stays old and `words` tries again.
         if self.private:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from decimal import ROUND_CEILING, Decimal
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from dpmd_fast.arguments import checked, checked_choice, checked_integer, shown
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.privacy.accounting import gdp_epsilon, gdp_implies, gdp_mu
 from dpmd_fast.privacy.budget import Budget
-from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
+from dpmd_fast.privacy.scope import (
+    Scope,
+    certified_scope,
+    check_scope,
+    counted_scope,
+    joint_scope,
+    scope_noted,
+    scope_of,
+    total_scope,
+    with_topic,
+)
 
 Adjacency: TypeAlias = Literal["replace-one", "add-remove"]
 Holds: TypeAlias = Literal["unconditional", "conditional", "not private"]
@@ -37,6 +47,9 @@ class Guarantee:
         One plain sentence; ``str()`` returns it.
     conditions : tuple of str
         What the claim assumes, and what it does not cover.
+    scope : tuple of Covered
+        The same for machines: for each topic, such as "time" or "invalid records", whether it is covered, and
+        why. Empty in files of older versions.
 
     Raises
     ------
@@ -52,6 +65,7 @@ class Guarantee:
     holds: Holds
     statement: str
     conditions: tuple[str, ...] = ()
+    scope: Scope = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         epsilon = checked("epsilon", self.epsilon)
@@ -68,6 +82,7 @@ class Guarantee:
             raise UserValueError(
                 f"conditions = {shown(self.conditions)}: must be a tuple of strings", argument="conditions"
             )
+        check_scope(self.scope)
         if self.holds == "conditional" and not self.conditions:
             raise UserValueError(
                 "conditions = (): a conditional guarantee must name its conditions", argument="conditions"
@@ -84,85 +99,29 @@ class Guarantee:
     def __str__(self) -> str:
         return self.statement
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields in JSON's types."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        noted = {**given, "conditions": list(self.conditions), "scope": scope_noted(self.scope)}
+        if not self.scope:  # as older versions write and read it
+            del noted["scope"]
+        return noted
 
-def paper_guarantee(
-    budget: Budget,
-    *,
-    mu: float,
-    n: int,
-    dim: int,
-    bandwidth: float,
-    sensitivity_constant: float,
-    seeded: bool,
-    lemma: Literal[1, 2],
-    basic_composition: bool = False,
-    lost_in_rounding: bool = False,
-    released: str = "the released result",
-) -> Guarantee:
-    """Return the guarantee of the paper's route under replace-one: Lemma 1 for Algorithm 1, Lemma 2 for 2.
-
-    Parameters
-    ----------
-    budget : Budget
-        The (epsilon, delta) that was asked for.
-    mu : float
-        Total spend of the releases, ``sqrt(2 sum(rho))``.
-    n : int
-        Number of records that the noise was scaled with; public, since neighbours have equally many.
-    dim, bandwidth, sensitivity_constant
-        d, h and C of the bounds ``Delta_P = C/(n h^d)`` and, for Lemma 2, ``Delta_m = C/(n h^(d-1))``.
-    seeded : bool
-        Whether the noise came from a seed.
-    lemma : {1, 2}
-        Which sensitivity bound was used.
-    basic_composition : bool
-        Whether each query had its own (epsilon/m, delta/m) (schedule "per-query").
-    lost_in_rounding : bool
-        Whether the noise is smaller than the rounding error of the values it should hide.
-    released : str
-        Name of the released values in the statement.
-    """
-    n = checked_integer("n", n, minimum=1)
-    dim = checked_integer("dim", dim, minimum=1)
-    h = checked("bandwidth", bandwidth, positive=True)
-    constant = checked("sensitivity_constant", sensitivity_constant, positive=True)
-    checked_choice("lemma", lemma, (1, 2))
-    bounds = _paper_bounds(n, dim, h, constant, lemma)
-    failure = "n^-(1+c)" if lemma == 1 else "n^-c"
-    numbers = f"{budget.epsilon:g}, {budget.delta:g}"
-    claim = f"({numbers})-differential privacy under replace-one adjacency"
-    if basic_composition:
-        claim += ", by basic composition over the queries,"
-    premise = f"replacing one record changes what is noised by at most {bounds} with C = {constant:g}"
-    if seeded:
-        holds: Holds = "not private"
-        statement = (
-            f"Not private: the seed makes the noise of {released} reproducible, so whoever knows or guesses "
-            f"the seed can subtract it; without a seed the run would claim {claim} if {premise}."
+    @classmethod
+    def from_dict(cls, given: Any) -> Guarantee:
+        """Return the guarantee that `to_dict` was called on, also by an older version without scope."""
+        wanted = {one.name for one in fields(cls)}
+        if not isinstance(given, Mapping) or not wanted - {"scope"} <= set(given) <= wanted:
+            raise UserValueError(f"a guarantee must have exactly {', '.join(sorted(wanted))}")
+        if not isinstance(given["conditions"], (list, tuple)):
+            raise UserValueError("conditions: must be a list")
+        return cls(
+            **{
+                **given,
+                "conditions": tuple(given["conditions"]),
+                "scope": scope_of(given.get("scope", ())),
+            }
         )
-    elif lost_in_rounding:
-        holds = "not private"
-        statement = (
-            f"Not private: the paper's bound has units, and at h = {h:g} and d = {dim} the noise it asks "
-            f"for is below the rounding of {released}, which hides nothing; rescale the data."
-        )
-    else:
-        holds = "conditional"
-        statement = (
-            f"Conditional: for {released}, {claim} holds if {premise}, which Lemma {lemma} of the paper "
-            f"proves for an unknown C only and except with probability {failure}: the claim is ({numbers} + "
-            f"{failure})."
-        )
-    conditions = (
-        f"The true sensitivity stays within {bounds} for C = {constant:g}; the paper leaves C unknown, and "
-        "the C that a data set needs can be tens of times larger (see empirical_sensitivity).",
-        *_model_conditions(n, dim, h, lemma),
-        f"The bound holds with probability 1 - {failure} for an unknown c > 0; the failure probability adds "
-        f"to delta: (epsilon, delta + {failure}). The lemma is about one point; over several queries and "
-        "steps the failure probabilities add up.",
-        *_UNCOVERED,
-    )
-    return Guarantee(budget.epsilon, budget.delta, mu, "replace-one", holds, statement, conditions)
 
 
 def certified_guarantee(
@@ -190,24 +149,33 @@ def certified_guarantee(
     released : str
         Name of the released values in the statement.
     """
-    claim = f"({budget.epsilon:g}, {budget.delta:g})-differential privacy under {adjacency} adjacency"
+    numbers = f"{not_below(budget.epsilon)}, {not_below(budget.delta)}"
+    claim = f"({numbers})-differential privacy under {adjacency} adjacency"
     if seeded:
         statement = (
             f"Not private: the seed makes the noise of {released} reproducible, so whoever knows or guesses "
-            f"the seed can subtract it; without a seed {claim} would hold for every data set."
+            f"the seed can subtract it; without a seed {claim} would hold for {_which(validated)}."
         )
     else:
-        statement = f"Unconditional: for {released}, {claim} holds for every data set."
+        statement = f"Unconditional: for {released}, {claim} holds for {_which(validated)}."
     conditions: tuple[str, ...] = _CERTIFIED
     if adjacency == "replace-one":
         conditions = ("The number of records is public.", *conditions)
     if validated:
         conditions = (*conditions, _VALIDATED)
     holds: Holds = "not private" if seeded else "unconditional"
-    return Guarantee(budget.epsilon, budget.delta, mu, adjacency, holds, statement, conditions)
+    scope = certified_scope(adjacency=adjacency, validated=validated, seeded=seeded)
+    return Guarantee(budget.epsilon, budget.delta, mu, adjacency, holds, statement, conditions, scope)
 
 
-_ALONE = (
+def _which(validated: bool) -> str:
+    """Return which data sets a certified claim is about, in the words of its headline."""
+    if not validated:
+        return "every data set"
+    return "every data set of valid records; that the reference was checked, and passed, is not covered"
+
+
+ALONE = (
     "No ledger was given: nothing but this release is counted here. Another one on the same reference spends "
     "anew, and the mu^2 of all add up."
 )
@@ -218,19 +186,40 @@ _COUNTED = (
 _CERTIFIED = (
     "One record is one row: somebody with k rows has k times the mu.",
     "Locations, bandwidth and all other parameters are public or follow from earlier releases.",
-    _ALONE,
+    ALONE,
     "Running time and memory are not protected, nor is what was done to the reference before.",
 )
 _VALIDATED = (
     "The reference was checked for non-finite and huge values before the spend; that it passed is not "
     "covered by the budget (on_invalid='drop' does without the check)."
 )
+_ENGINE = (
+    "The records are held by an engine: the claim assumes that it returns each partition of the same records "
+    "once in every pass. What comes twice, belongs to another pass or sums another number of records than "
+    "before is refused."
+)
+_BOUND = (
+    "The data set is bound to one reference: it was read for its fingerprint before the debit, and that the "
+    "fingerprint was the right one is not covered."
+)
 
 
 def counted(guarantee: Guarantee) -> Guarantee:
     """Return the same guarantee, for a release that is charged to a ledger."""
-    conditions = tuple(_COUNTED if text == _ALONE else text for text in guarantee.conditions)
-    return replace(guarantee, conditions=conditions)
+    conditions = tuple(_COUNTED if text == ALONE else text for text in guarantee.conditions)
+    return replace(guarantee, conditions=conditions, scope=counted_scope(guarantee.scope))
+
+
+def held_by_engine(guarantee: Guarantee) -> Guarantee:
+    """Return the same guarantee, for records that an engine sums."""
+    scope = with_topic(guarantee.scope, "engine", False, _ENGINE)
+    return replace(guarantee, conditions=(*guarantee.conditions, _ENGINE), scope=scope)
+
+
+def bound(guarantee: Guarantee) -> Guarantee:
+    """Return the same guarantee, for a data set that a fingerprint binds to one reference."""
+    scope = with_topic(guarantee.scope, "binding to a reference", False, _BOUND)
+    return replace(guarantee, conditions=(*guarantee.conditions, _BOUND), scope=scope)
 
 
 def with_conditions(guarantee: Guarantee, more: tuple[str, ...]) -> Guarantee:
@@ -246,6 +235,7 @@ def total_guarantee(
     adjacency: Adjacency,
     releases: int,
     conditional: Sequence[str],
+    validated: bool = False,
 ) -> Guarantee:
     """Return the joint guarantee of all releases charged to one data set, at the delta of its total.
 
@@ -262,9 +252,13 @@ def total_guarantee(
         Number of spends.
     conditional : sequence of str
         What the spends were for whose guarantee is conditional.
+    validated : bool
+        Whether the reference of one of them was checked for invalid records first.
     """
     epsilon = min(total.epsilon, gdp_epsilon(mu, total.delta))
-    claim = f"({_not_below(epsilon)}, {total.delta:g})-differential privacy under {adjacency} adjacency"
+    claim = (
+        f"({not_below(epsilon)}, {not_below(total.delta)})-differential privacy under {adjacency} adjacency"
+    )
     released = f"all that was charged to {dataset!r} so far, {releases} spend(s)"
     conditions: tuple[str, ...] = (
         "Every spend costs what was entered for it; releases that did not go through the ledger are not "
@@ -280,9 +274,10 @@ def total_guarantee(
         holds: Holds = "conditional"
         conditions = (more, *conditions)
     else:
-        statement = f"Unconditional: for {released}, {claim} holds for every data set."
+        statement = f"Unconditional: for {released}, {claim} holds for {_which(validated)}."
         holds = "unconditional"
-    return Guarantee(epsilon, total.delta, mu, adjacency, holds, statement, conditions)
+    scope = total_scope(adjacency=adjacency, validated=validated, conditional=bool(conditional))
+    return Guarantee(epsilon, total.delta, mu, adjacency, holds, statement, conditions, scope)
 
 
 def joint_guarantee(guarantee: Guarantee, paid: Guarantee) -> Guarantee:
@@ -300,48 +295,25 @@ def joint_guarantee(guarantee: Guarantee, paid: Guarantee) -> Guarantee:
         mu=mu,
         adjacency=guarantee.adjacency,
         seeded="not private" in (guarantee.holds, paid.holds),
-        validated=False,
+        validated=_VALIDATED in (*guarantee.conditions, *paid.conditions),
         released="the preprocessing, the atlas and all that is made with them",
     )
     more = f"The preprocessing was released before, with mu = {paid.mu:.6g}, which is counted in here."
-    return replace(joint, conditions=(*guarantee.conditions, more))
-
-
-def _not_below(number: float) -> str:
-    """Format with six digits, rounded up: a statement must not claim less than the number."""
-    digits = Decimal(number)
-    return f"{float(digits.quantize(Decimal(1).scaleb(digits.adjusted() - 5), ROUND_CEILING)):g}"
-
-
-def _paper_bounds(n: int, dim: int, h: float, constant: float, lemma: int) -> str:
-    bounds = f"Delta_P = C/(n h^d) = {projector_bound(n, dim, h, constant):.4g}"
-    if lemma == 1:
-        return bounds
-    return f"{bounds} and Delta_m = C/(n h^(d-1)) = {mean_bound(n, dim, h, constant):.4g}"
-
-
-def _model_conditions(n: int, dim: int, h: float, lemma: int) -> tuple[str, str]:
-    noise = "sigma" if lemma == 1 else "sqrt(sigma)"
-    where = "the query is drawn like a record" if lemma == 1 else "the queries lie within sqrt(sigma) of it"
-    smallest = (math.log(n) / n) ** (1.0 / dim)
-    outside = "; h is not below 1 here, so the lemma does not apply as it stands" if h >= 1.0 else ""
-    return (
-        f"The model of Lemma {lemma}: records are i.i.d. near a compact C^2 manifold of dimension {dim} and "
-        "positive reach, with a sampling density bounded away from 0 and infinity and noise of norm at most "
-        f"sigma; {where}.",
-        f"The bandwidth satisfies (log n/n)^(1/d) v {noise} <~ h << 1 ^ reach, with (log n/n)^(1/d) = "
-        f"{smallest:.4g} and h = {h:g}{outside}.",
+    conditions = [*guarantee.conditions, more]
+    conditions += [
+        text for text in (_VALIDATED, _ENGINE, _BOUND) if text in paid.conditions and text not in conditions
+    ]
+    return replace(
+        joint, conditions=tuple(conditions), scope=joint_scope(guarantee.scope, paid.scope or guarantee.scope)
     )
 
 
-_UNCOVERED = (
-    _ALONE,
-    "The bound has units: rescaling the data changes the noise relative to the data, and with h above 1 and "
-    "a large d there is almost none.",
-    "Choices that depend on the records and that no budget pays for are not covered: the no_neighbor test "
-    "and other status flags, h and d read from the reference, medians and MADs of the reference.",
-    "The noise is floating-point Gaussian noise, whose low bits leak information about what it hides.",
-)
+def not_below(number: float) -> str:
+    """Format with six digits, rounded up: what is printed must not claim less than the number."""
+    digits = Decimal(repr(float(number)))
+    if not digits:
+        return "0"
+    return f"{float(digits.quantize(Decimal(1).scaleb(digits.adjusted() - 5), ROUND_CEILING)):g}"
 
 
 class LargeDeltaWarning(UserWarning):

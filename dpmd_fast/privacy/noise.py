@@ -29,6 +29,7 @@ _NOT_DRAWN = np.iinfo(np.int64).min  # no sample can have this value
 
 def standard_normals(source: EntropySource, count: int, n_threads: int | None = None) -> Floats:
     """Return `count` standard normal variates from `source`; the same for every number of threads."""
+    source.renew()
     out = np.full(count, np.nan)
     chunks = -(-count // normal.CHUNK)
     stretch = normal.words_for(min(count, normal.CHUNK))
@@ -117,6 +118,7 @@ def rounded_normals(
             f"deviation = {deviation!r}: must be at most {exact_normal.LARGEST_DEVIATION}",
             argument="deviation",
         )
+    source.renew()
     out = np.full(count, _NOT_DRAWN)
     for start in range(0, count, CHUNK * CHUNKS_AT_A_TIME):
         _fill(source, out[start : start + CHUNK * CHUNKS_AT_A_TIME], scale, n_threads)

@@ -19,7 +19,7 @@ from dpmd_fast.atomic import atomic_write, check_target
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.models.mixture import Mixture
-from dpmd_fast.privacy.guarantee import Guarantee
+from dpmd_fast.privacy.guarantee import Guarantee, not_below
 from dpmd_fast.privacy.ledger.charge import Receipt
 from dpmd_fast.privacy.ledger.ledger import Ledger
 from dpmd_fast.report.checks import (
@@ -312,7 +312,7 @@ def _tiles(
         middle = float(np.median(moves.distances))
         note = "" if bandwidth is None else f"{number(middle / bandwidth)} bandwidths"
         tiles.append(Fact("median move", number(middle), note))
-    claim = f"epsilon {guarantee.epsilon:g}, delta {guarantee.delta:g}"
+    claim = f"epsilon {not_below(guarantee.epsilon)}, delta {not_below(guarantee.delta)}"
     tiles.append(Fact("spent, mu²", number(guarantee.mu**2), claim))
     if left is not None:
         tiles.append(Fact("left, mu²", number(left), "of the data set's total"))
@@ -327,7 +327,7 @@ def _mixture_tiles(mixture: Mixture, m: int, known: Known | None, left: float | 
         tiles.append(Fact("values missing", percent(known.missing, m * D), f"{known.missing:,} values"))
     weakest = number(min(mixture.signal_to_noise), 3)
     tiles.append(Fact("components", f"{K:,}", f"mass over noise at least {weakest}"))
-    claim = f"epsilon {guarantee.epsilon:g}, delta {guarantee.delta:g}"
+    claim = f"epsilon {not_below(guarantee.epsilon)}, delta {not_below(guarantee.delta)}"
     tiles.append(Fact("spent, mu²", number(guarantee.mu**2), claim))
     if left is not None:
         tiles.append(Fact("left, mu²", number(left), "of the data set's total"))
@@ -339,8 +339,8 @@ def _facts(asked: Mapping[str, str], guarantee: Guarantee, m: int | None, D: int
         *asked.items(),
         *(() if m is None else (("number of queries", f"{m:,}"),)),
         ("number of columns", f"{D:,}"),
-        ("epsilon claimed", f"{guarantee.epsilon:g}"),
-        ("delta claimed", f"{guarantee.delta:g}"),
+        ("epsilon claimed", not_below(guarantee.epsilon)),
+        ("delta claimed", not_below(guarantee.delta)),
         ("mu", number(guarantee.mu)),
     ]
     if "adjacency" not in asked:

@@ -15,7 +15,7 @@ from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.models.geometry.tuning import HOMOGENEOUS, OCCUPIED
 from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.privacy.accounting import gdp_mu
-from dpmd_fast.privacy.guarantee import Guarantee
+from dpmd_fast.privacy.guarantee import Guarantee, not_below
 from dpmd_fast.privacy.ledger.ledger import Ledger
 from dpmd_fast.report.plots import Picture, Plane, chart_map, signal_histogram
 
@@ -82,7 +82,8 @@ def budgeting(guarantee: Guarantee, model: Atlas | Mixture | None, account: Acco
     releases = "release" if len(spends) == 1 else "releases, whose mu² add up"
     sentence = (
         f"This run spent mu² = {number(spent)} (mu = {number(math.sqrt(spent))}) in {len(spends)} "
-        f"{releases}. (epsilon, delta) = ({guarantee.epsilon:g}, {guarantee.delta:g}) allows mu² up to "
+        f"{releases}. (epsilon, delta) = ({not_below(guarantee.epsilon)}, {not_below(guarantee.delta)}) "
+        f"allows mu² up to "
         f"{number(allowed)}."
     )
     shares = [
@@ -115,7 +116,8 @@ def account_of(ledger: Ledger, dataset: str, own: int | None) -> Account:
         for spend in reversed(history[-_SPENDS_SHOWN:])
     ]
     note = (
-        f"The total was declared as ({total.epsilon:g}, {total.delta:g}) under {total.adjacency}: mu² = "
+        f"The total was declared as ({not_below(total.epsilon)}, {not_below(total.delta)}) under "
+        f"{total.adjacency}: mu² = "
         f"{number(total.mu2)}. Times are UTC, the latest spend comes first."
     )
     earlier = history[: max(0, len(history) - _SPENDS_SHOWN)]

@@ -466,6 +466,19 @@ def test_ledger(here, capsys):
     assert "Unconditional" in out
 
 
+def test_names_in_a_ledger_cannot_drive_the_terminal(here, capsys):
+    """Failed before: the escapes of a file name were printed as they are, and could hide a spend."""
+    book = Ledger("hostile.db")
+    book.create("lab", 2.0, 1e-5)
+    spend = book.spend("lab", 0.01, "of our own")
+    book.record_file(spend.id, "/tmp/\x1b[2J\x1b[1;31mnothing\u202e\x07\r.dpmd")
+    out = run(capsys, "ledger show --ledger hostile.db")
+    assert "\\x1b[2J\\x1b[1;31mnothing\\u202e\\x07\\r.dpmd" in out
+    assert all(character.isprintable() or character == "\n" for character in out)
+    assert main(["ledger", "show", "--ledger", "hostile.db", "--json"]) == 0
+    assert all(character.isprintable() or character == "\n" for character in capsys.readouterr().out)
+
+
 def test_a_name_can_be_bound_to_a_reference(here, capsys):
     create = "ledger create --ledger budget.db --dataset bound --epsilon 3 --delta 1e-6 --bind-to"
     told = ask(capsys, create, "reference.parquet", "--columns", "x,y")

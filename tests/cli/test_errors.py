@@ -88,6 +88,8 @@ def base(tmp_path_factory):
     (folder / "bytes.db").write_bytes(np.random.default_rng(0).bytes(4096))
     (folder / "bytes.json").write_bytes(np.random.default_rng(0).bytes(4096))
     (folder / "list.json").write_text("[1, 2]")
+    (folder / "deep.json").write_text(200_000 * "[")
+    (folder / "large.json").write_text('{"x": 1' + 20_000_000 * " " + "}")
     (folder / "bounds.json").write_text('{"x": [-9, 9], "y": [-9, 9]}')
     (folder / "words.csv").write_text(f"x,y\n{SECRET},2\n{SECRET},private words\n")
     np.save(folder / "queries.npy", queries)
@@ -339,6 +341,11 @@ BAD = {
         "has no column names",
     ),
     "noise of no file": (instead(CLEAN, ("0.5", "nothing.json")), "nothing.json does not exist"),
+    "preprocessor of brackets": (f"{FIT} --preprocess deep.json", "deep.json is not a preprocessor"),
+    "noise that is too large": (
+        instead(CLEAN, ("0.5", "large.json")),
+        "large.json: must be a JSON object of numbers",
+    ),
     "noise of bytes": (instead(CLEAN, ("0.5", "bytes.json")), "bytes.json: must be a JSON object of numbers"),
     "noise of a list": (instead(CLEAN, ("0.5", "list.json")), "list.json: must be a JSON object of numbers"),
     "noise of words": (instead(CLEAN, ("0.5", "words.json")), "words.json: must be a JSON object of numbers"),
@@ -428,6 +435,11 @@ BAD = {
         "preprocess --reference reference.parquet --bounds list.json --epsilon 1 --delta 1e-6 "
         f"{PAID} -o new.json",
         "list.json: must be a JSON object",
+    ),
+    "preprocess: bounds of brackets": (
+        "preprocess --reference reference.parquet --bounds deep.json --epsilon 1 --delta 1e-6 "
+        f"{PAID} -o new.json",
+        "deep.json: must be a JSON object",
     ),
     "preprocess: public with a budget": (
         "preprocess --public queries.parquet --epsilon 1 -o new.json",

@@ -9,7 +9,7 @@ from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.reference import arrow_batches, merge_sums, partial_sums
-from dpmd_fast.reference.tasks import PartialSums, SumTask, ValidTask
+from dpmd_fast.reference.tasks import MismatchedSums, PartialSums, SumTask, ValidTask
 from dpmd_fast.tables import transform_batches
 from fuzz.harness import UNREADABLE, fuzzed, judged
 from fuzz.strategies import NAMES, array_recipes, table_recipes
@@ -93,7 +93,10 @@ def test_partial_sums(recipe, valid, parts):
     def check(sums):
         assert sums.rows == sum(len(np.asarray(block)) for block in blocks), "rows"
         assert sums.values.dtype == np.int64, "type"
-        assert (merge_sums(task, [sums, sums]).values == 2 * sums.values).all(), "merged"
+        again = partial_sums(task, blocks, 1)
+        assert (merge_sums(task, [sums, again]).values == 2 * sums.values).all(), "merged"
+        with pytest.raises(MismatchedSums):
+            merge_sums(task, [sums, sums])
 
     judged(
         "tables, partial_sums",
@@ -107,6 +110,9 @@ def test_partial_sums(recipe, valid, parts):
 
 PARTS = (
     PartialSums(np.zeros((3, 3, 3), np.int64), 5),
+    PartialSums(np.zeros((3, 3, 3), np.int64), 5, ("a b",)),
+    PartialSums(np.zeros((3, 3, 3), np.int64), 5, "ab"),
+    PartialSums(np.zeros((3, 3, 3), np.int64), 5, (None,)),
     PartialSums(np.zeros((3, 3, 3)), 5),
     PartialSums(np.zeros((2, 3, 3), np.int64), 5),
     PartialSums(np.zeros(1, np.int64), 5),

@@ -254,6 +254,7 @@ def test_verdicts():
 def test_the_program_says_what_it_found(monkeypatch, capsys, changes, code):
     found = [SOUND, replace(SOUND, name="two", pair=None, **changes)]
     monkeypatch.setattr(program, "run", lambda effort, progress: iter(found))
+    monkeypatch.setattr(program.replays, "run", lambda pairs: iter(()))
     assert program.main(["--quick"]) == code
     lines = capsys.readouterr().out.splitlines()
     row = next(line for line in lines if line.startswith("| two"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpmd_fast import Atlas, Budget, LargeDeltaWarning, Ledger, plan, release_atlas
+from dpmd_fast.kernels.sums.exact import FeatureSums
 from dpmd_fast.lab.datasets import bounded_noise, distance_to_manifold, make_shape, simulate
+from dpmd_fast.mechanisms.atlas import subspace
+from dpmd_fast.models.geometry.layers import Subspace
 from dpmd_fast.privacy import noise as mechanism
+from dpmd_fast.reference.tasks import SumTask
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpmd_fast.LargeDeltaWarning")
 
@@ -286,3 +291,25 @@ def test_anchors_without_spread_are_refused_before_the_spend(columns, scale, tmp
 def test_one_column_has_no_dimension_to_find():
     with pytest.raises(ValueError, match="dim = 'auto'"):
         release_atlas(np.zeros((50, 1)), np.arange(9.0)[:, None], dim="auto", budget=Budget(1.0, 1e-6))
+
+
+@pytest.mark.parametrize("value", [1e101, -1e150, np.inf, np.nan])
+def test_a_record_that_is_dropped_adds_nothing_to_the_subspace(value):
+    """Failed before: a value of 1e101 was clipped, not dropped, in both releases of the subspace."""
+    rng = np.random.default_rng(0)
+    D, q = 9, 2
+    Y = np.zeros((50, D))
+    Y[:, :3] = rng.normal(size=(50, 3))
+    hurt = np.vstack([Y, Y[:1]])
+    hurt[-1, 4] = value
+    basis, center = np.eye(D)[:, :q], np.zeros(D)
+    tasks = (
+        (partial(subspace._whole_features, center, 2.0), D + 1),
+        (partial(subspace._split_features, center, basis, 2.0, 1e160), q + D + 1),
+    )
+    for view, width in tasks:
+        task = SumTask(partial(FeatureSums, width, 0.5, (2.0**-20, 2**19)), (view,))
+        np.testing.assert_array_equal(task.on([Y]).values, task.on([hurt]).values)
+    inside = subspace.valid_inside(Subspace(center, basis), hurt)
+    assert np.isnan(inside[-1]).all()  # although the value is outside of the subspace
+    np.testing.assert_array_equal(inside[:-1], Subspace(center, basis).down(Y))

@@ -37,6 +37,7 @@ from dpmd_fast import (
 from dpmd_fast.errors import UserError
 from dpmd_fast.mechanisms.preprocessor import private_preprocessor
 from dpmd_fast.mechanisms.spend import check_terms
+from dpmd_fast.privacy.entropy import EntropySource
 from dpmd_fast.privacy.ledger.charge import Charge
 from dpmd_fast.privacy.ledger.last_debit import last_debit
 from dpmd_fast.reference.sources.arrays import ArraySource
@@ -625,6 +626,37 @@ def test_a_bound_name_with_tables_and_streams(ledger, tmp_path):
         moments(reference=table.to_reader(), dataset="bound", **stream)
     moments(reference=table.to_reader(), dataset="people", **stream)
     assert len(ledger.history("people")) == 1
+
+
+@every
+def test_the_key_of_the_noise_is_drawn_after_the_sums(route, monkeypatch):
+    """Failed before: a virtual machine cloned during the pass would have added the same noise twice."""
+    keys, used = [], []
+    draw, words = os.urandom, EntropySource.words
+
+    def drawn(size):
+        keys.append(draw(size))
+        return keys[-1]
+
+    def reading(function):
+        def call(*arguments, **options):
+            keys.clear()  # those of before are old
+            return function(*arguments, **options)
+
+        return call
+
+    def noise(*arguments):
+        used.append(len(keys))
+        return words(*arguments)
+
+    monkeypatch.setattr("dpmd_fast.privacy.entropy.os.urandom", drawn)
+    monkeypatch.setattr(EntropySource, "words", noise)
+    monkeypatch.setattr(Charge, "debit", reading(Charge.debit))
+    monkeypatch.setattr(ArraySource, "run", reading(ArraySource.run))
+    monkeypatch.setattr(ArraySource, "blocks", reading(ArraySource.blocks))
+    ROUTES[route]()
+    assert used
+    assert min(used) >= 1
 
 
 def test_without_a_fingerprint_nothing_is_hashed(ledger, monkeypatch):

@@ -198,17 +198,17 @@ def test_the_file_is_plain_arrow(tmp_path):
     assert rows["layer 2 slopes"]["shape"] == [20, 2, 3]
     np.testing.assert_array_equal(rows["layer 1 masses"]["values"], WIDE.layers[1].masses)
     noted = json.loads(table.schema.metadata[b"dpmd-fast"])
-    # version 1: another set of keys needs another version
+    # version 3: another set of keys needs another version
     assert set(noted) == {
         *("format", "version", "bytes", "sha256", "package_version", "guarantee", "dim", "bandwidth"),
         *("signal_to_noise", "spends", "column_names", "layers", "shapes"),
     }
     assert sorted(noted["guarantee"]) == sorted(
-        ["epsilon", "delta", "mu", "adjacency", "holds", "statement", "conditions"]
+        ["epsilon", "delta", "mu", "adjacency", "holds", "statement", "conditions", "scope"]
     )
     assert sorted(noted["layers"][0]) == ["bandwidth", "passes", "strength"]
     assert noted["format"] == "dpmd-fast atlas"
-    assert noted["version"] == 1
+    assert noted["version"] == 3
     assert noted["bytes"] == os.path.getsize(tmp_path / "map.dpmd")
     assert noted["package_version"] == dpmd_fast.__version__
     assert noted["guarantee"]["statement"] == WIDE.guarantee.statement
@@ -367,11 +367,11 @@ def test_edited_with_an_arrow_library(tmp_path):
 
 
 def test_a_newer_version(tmp_path):
-    data = _sealed({**_metadata(PLAIN), "more": 1}, _arrays(PLAIN), version=3)
-    newer = r" was written by a newer version of dpmd-fast: its format is 3, .* reads 2; update dpmd-fast$"
+    data = _sealed({**_metadata(PLAIN), "more": 1}, _arrays(PLAIN), version=4)
+    newer = r" was written by a newer version of dpmd-fast: its format is 4, .* reads 3; update dpmd-fast$"
     assert re.match(newer, refusal_of(tmp_path, data))
     changed = rewritten(
-        saved(tmp_path), change_text=lambda text: text.replace(b'"version":1', b'"version":3')
+        saved(tmp_path), change_text=lambda text: text.replace(b'"version":3', b'"version":4')
     )
     assert re.match(newer, refusal_of(tmp_path, changed))
     assert "there is no format 0" in refusal_of(
@@ -518,10 +518,10 @@ def resealed(path, **edit):
     """Rewritten by Arrow after a change, with a right size and checksum."""
     data = rewritten(path, **edit)
     old = HEAD_PATTERN.search(data).group()
-    blank = HEAD.format("atlas", 1, len(data), 64 * "0").encode()
+    blank = HEAD.format("atlas", 3, len(data), 64 * "0").encode()
     data = data.replace(old, blank)
     sum_ = hashlib.sha256(data).hexdigest()
-    return data.replace(blank, HEAD.format("atlas", 1, len(data), sum_).encode())
+    return data.replace(blank, HEAD.format("atlas", 3, len(data), sum_).encode())
 
 
 def test_malformed_tables_with_a_right_checksum(tmp_path):

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -162,6 +163,63 @@ def test_a_small_file_does_not_become_a_large_one(tmp_path, noted):
     lacks = "it lacks bytes: arrays of its shapes need 80000000, and it has "
     assert (lacks if noted > 1 else "its arrays are compressed") in told
     assert watched.max_memory() < 10**5
+
+
+def made_of(path, text=None, rows=1):
+    """A file of Arrow that no model wrote: `rows` empty arrays, and a text of its own."""
+    names = pa.array([""] * rows)
+    shapes = pa.array([[]] * rows, pa.list_(pa.int64()))
+    values = pa.LargeListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int64)), pa.array(np.zeros(0)))
+    text = HEAD.format("mixture", 1, 0, 64 * "0") + (text or '"shapes":{}}')
+    schema = file._schema().with_metadata({"dpmd-fast": text})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_table(pa.table([names, shapes, values], schema=schema))
+    path.write_bytes(resealed(sink.getvalue().to_pybytes()))
+
+
+def memory_of(load, path):
+    """The refusal, and the bytes that Python objects took at most, the file apart."""
+    tracemalloc.start()
+    try:
+        told = refusal(path, load)
+        return told, tracemalloc.get_traced_memory()[1] - os.path.getsize(path)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_text_that_would_become_many_objects_is_not_parsed(tmp_path):
+    made_of(tmp_path / "tested", '"shapes":{},"x":[' + ",".join(["[]"] * 6_000_000) + "]}")
+    told, taken = memory_of(load_model, tmp_path / "tested")
+    assert re.search(r"its metadata has \d+ bytes: must have at most 16777216$", told)
+    assert taken < 10**8  # parsed, it is 5 10^8
+
+
+def test_more_arrays_than_any_model_has_do_not_become_objects(tmp_path):
+    made_of(tmp_path / "tested", rows=300_000)
+    told, taken = memory_of(load_model, tmp_path / "tested")
+    assert told.endswith("it has too many arrays: must have at most 10000")
+    assert taken < 2 * 10**6
+
+
+def test_the_checksum_takes_no_copy_of_the_file(tmp_path, path):
+    data = path.read_bytes()
+    os.truncate(path, 1 << 26)  # a hole, whose checksum is wrong
+    size = f'"bytes":{len(data):>19}'.encode()
+    path.write_bytes(path.read_bytes().replace(size, f'"bytes":{1 << 26:>19}'.encode()))
+    told, taken = memory_of(load_model, path)
+    assert "its checksum does not match" in told
+    assert taken < 10**6
+
+
+def test_a_file_larger_than_any_model_is_not_read(path):
+    data = path.read_bytes()
+    size = f'"bytes":{len(data):>19}'.encode()
+    path.write_bytes(data.replace(size, f'"bytes":{(1 << 34) + 1:>19}'.encode()))
+    os.truncate(path, (1 << 34) + 1)  # a hole
+    told, taken = memory_of(load_model, path)
+    assert told == " has 17179869185 bytes: a model must have at most 17179869184"
+    assert taken < 10**6
 
 
 def test_the_footer_is_not_followed(tmp_path, path, kind):

@@ -123,13 +123,13 @@ def test_the_file_is_plain_arrow(tmp_path):
     assert rows["covariances"]["shape"] == [4, 3, 3]
     np.testing.assert_array_equal(rows["means"]["values"], PLAIN.means.ravel())
     noted = json.loads(table.schema.metadata[b"dpmd-fast"])
-    # version 1: another set of keys needs another version
+    # version 2: another set of keys needs another version
     assert set(noted) == {
         *("format", "version", "bytes", "sha256", "package_version", "guarantee", "signal_to_noise"),
         *("spends", "column_names", "shapes"),
     }
     assert noted["format"] == "dpmd-fast mixture"
-    assert noted["version"] == 1
+    assert noted["version"] == 2
     assert noted["bytes"] == os.path.getsize(tmp_path / "model.dpmd")
 
 

@@ -10,7 +10,8 @@ import warnings
 import pytest
 
 from dpmd_fast.privacy.budget import Budget
-from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning, paper_guarantee, warn_large_delta
+from dpmd_fast.privacy.guarantee import Guarantee, LargeDeltaWarning, warn_large_delta
+from dpmd_fast.privacy.paper_guarantee import paper_guarantee
 
 BUDGET = Budget(1.0, 1e-6)
 GOOD = {

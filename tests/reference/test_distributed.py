@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import dpmd_fast
 from dpmd_fast import Atlas, Budget, DPManifoldDenoiser, Ledger, release_atlas, release_moments
 from dpmd_fast.mechanisms.preprocessor import private_preprocessor
 from dpmd_fast.models.preprocessor import Preprocessor
@@ -27,7 +28,7 @@ from dpmd_fast.reference import (
 )
 from dpmd_fast.reference.sources.dask import _array_blocks, _on_part
 from dpmd_fast.reference.sources.engine import Failure
-from dpmd_fast.reference.tasks import OtherVersion, SumTask, ValidTask
+from dpmd_fast.reference.tasks import MismatchedSums, OtherVersion, SumTask, ValidTask, code_version
 from dpmd_fast.tables import transform_batches
 
 BUDGET = Budget(2.0, 1e-5)
@@ -128,8 +129,7 @@ def test_sums_of_another_task_are_refused():
 
 def test_too_many_records_for_the_integers_are_refused():
     def run(task):
-        part = partial_sums(task, [Y[:10]], 1)
-        return [part._replace(rows=2**40)] * 3
+        return [partial_sums(task, [Y[:10]], 1)._replace(rows=2**40) for _ in range(3)]
 
     with pytest.raises(OverflowError, match="64-bit"):
         release_moments(
@@ -169,6 +169,81 @@ def test_a_partition_that_comes_twice_is_noticed():
         release_moments(
             engine_reference(run, columns=2, rows=100), Z[:5], bandwidth=0.5, budget=BUDGET, on_invalid="drop"
         )
+
+
+@pytest.mark.parametrize("how", ["the same result", "computed again", "already merged"])
+@pytest.mark.parametrize("on_invalid", ["raise", "drop"])
+def test_a_partition_that_comes_twice_is_noticed_without_a_number_of_records(how, on_invalid):
+    """Failed before: the sums were twice as large, and so was mu."""
+
+    def run(task):
+        parts = [partial_sums(task, [Y[start : start + 500]], 1, partition=start) for start in (0, 500)]
+        if how == "computed again":
+            return [*parts, partial_sums(task, [Y[:500]], 1, partition=0)]
+        return [*parts, parts[0] if how == "the same result" else merge_sums(task, parts)]
+
+    settings = {"bandwidth": 0.5, "budget": BUDGET, "on_invalid": on_invalid}
+    for adjacency in ("replace-one", "add-remove"):
+        with pytest.raises(ValueError, match="exactly once"):
+            release_moments(engine_reference(run, columns=2), Z[:5], adjacency=adjacency, **settings)
+
+
+def test_one_result_that_comes_twice_is_noticed_without_a_name():
+    def run(task):
+        return [partial_sums(task, [Y[:100]], 1)] * 2
+
+    with pytest.raises(ValueError, match="exactly once"):
+        release_moments(
+            engine_reference(run, columns=2), Z[:5], bandwidth=0.5, budget=BUDGET, on_invalid="drop"
+        )
+
+
+def test_a_result_of_another_pass_is_refused():
+    kept = []
+
+    def run(task):
+        kept.append(partial_sums(task, [Y[:100]], 1, partition=0))
+        return kept[:1] if isinstance(task, SumTask) else kept[-1:]
+
+    def release():
+        return release_moments(
+            engine_reference(run, columns=2), Z[:5], bandwidth=0.5, budget=BUDGET, on_invalid="drop"
+        )
+
+    release()
+    with pytest.raises(ValueError, match="another pass"):
+        release()
+
+
+def test_sums_without_names_are_refused():
+    task = ValidTask(1e6)
+    part = partial_sums(task, [Y[:10]], partition="a")
+    for names in ((), ("a",), (part.parts[0], part.parts[0]), [part.parts[0]], (1,), None):
+        with pytest.raises(MismatchedSums):
+            merge_sums(task, [part._replace(parts=names)])
+    assert merge_sums(task, [part, partial_sums(task, [Y[:3]], partition="b")]).rows == 13
+    with pytest.raises(ValueError, match="partition is a list"):
+        partial_sums(task, [Y], partition=[1])
+
+
+def test_the_guarantee_of_an_engine_names_its_condition():
+    settings = {"bandwidth": 0.5, "budget": BUDGET, "on_invalid": "drop"}
+    held = release_moments(engine([Y[:500], Y[500:]]), Z[:5], **settings).guarantee
+    here = release_moments(Y, Z[:5], **settings).guarantee
+    assert any("returns each partition of the same records once" in text for text in held.conditions)
+    assert {entry.topic for entry in held.scope if not entry.covered} - {
+        entry.topic for entry in here.scope if not entry.covered
+    } == {"engine"}
+
+
+def test_a_worker_with_other_code_of_the_same_version_is_refused():
+    """Failed before: only the version number was compared."""
+    task = ValidTask(1e100)
+    assert task.version == code_version()
+    assert dpmd_fast.__version__ in task.version
+    other = task.version[:-2] + ("0)" if task.version[-2] != "0" else "1)")
+    with pytest.raises(OtherVersion, match="install one version everywhere"):
+        replace(task, version=other).on([Y])
 
 
 def test_merging_is_exact_and_in_any_order():

@@ -22,8 +22,9 @@ from dpmd_fast.models.geometry import tuning
 from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.models.preprocessor import Preprocessor
 from dpmd_fast.models.verdict import risk_noted
-from dpmd_fast.privacy.guarantee import certified_guarantee, paper_guarantee, with_conditions
+from dpmd_fast.privacy.guarantee import certified_guarantee, with_conditions
 from dpmd_fast.privacy.ledger.charge import Receipt
+from dpmd_fast.privacy.paper_guarantee import paper_guarantee
 from dpmd_fast.report import headline
 from dpmd_fast.report.page import Section, write_report
 from dpmd_fast.report.plots import Picture, plane_of
@@ -243,6 +244,8 @@ def test_guarantee_in_one_sentence(tmp_path, guarantee):
     assert badges == [f"badge {guarantee.holds.replace(' ', '-')}"]
     for condition in guarantee.conditions:
         assert condition in page.sections["conditions"]
+    for entry in guarantee.scope:
+        assert page.rows("conditions")[entry.topic] == ["yes" if entry.covered else "no", entry.why]
     assert ("it protects nobody" in page.text) == (guarantee.holds == "not private")
     assert ("If all that it rests on is true" in page.text) == (guarantee.holds == "conditional")
     assert "signal" not in page.sections

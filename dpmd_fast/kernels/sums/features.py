@@ -11,6 +11,7 @@ import numpy as np
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.rows import FEW, each_row
 from dpmd_fast.kernels.sums.clip import Clipping, clip
+from dpmd_fast.kernels.sums.pairs import check_done
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.tiles import add_gram
 
@@ -23,8 +24,10 @@ def subspace_coordinates(
     """Return coordinates V^T (y - m) (n, q) and the part outside (n, D), for `basis` V (D, q)."""
     n, D = Y.shape
     inside, outside = np.empty((n, basis.shape[1])), np.empty((n, D))
+    done = np.zeros(n, np.bool_)
     with threads(n_threads):
-        _coordinates(_contiguous(Y), _contiguous(center), _contiguous(basis), inside, outside)
+        _coordinates(_contiguous(Y), _contiguous(center), _contiguous(basis), inside, outside, done)
+    check_done(done)
     return inside, outside
 
 
@@ -58,8 +61,10 @@ def add_feature_block(
     width = sums.shape[1]
     chunks = -(-len(features) // _CHUNK)
     partial = np.zeros((chunks, width, width))
+    done = np.zeros(chunks, np.bool_)
     with threads(n_threads, chunk=1):
-        _add(_contiguous(features), F, clipping, partial)
+        _add(_contiguous(features), F, clipping, partial, done)
+    check_done(done)
     sums[0] += partial.sum(axis=0)
 
 
@@ -90,7 +95,7 @@ def _inside_few(Y, center, basis, inside, first, last):
 
 
 @kernel(parallel=True)
-def _coordinates(Y, center, basis, inside, outside):
+def _coordinates(Y, center, basis, inside, outside, done):
     n, D = Y.shape
     q = basis.shape[1]
     for i in prange(n):
@@ -100,6 +105,7 @@ def _coordinates(Y, center, basis, inside, outside):
             for e in range(q):
                 value -= basis[k, e] * inside[i, e]
             outside[i, k] = value
+        done[i] = True
 
 
 @kernel
@@ -148,8 +154,9 @@ def _add_chunk(features, F, clipping, first, last, sums):
 
 
 @kernel(parallel=True)
-def _add(features, F, clipping, partial):
+def _add(features, F, clipping, partial, done):
     n = len(features)
     for chunk in prange(len(partial)):
         first = np.int64(chunk) * _CHUNK
         _add_chunk(features, F, clipping, first, min(first + _CHUNK, n), partial[chunk])
+        done[chunk] = True

@@ -32,9 +32,10 @@ def record_norms(
     index: BallIndex, X: np.ndarray, beta: float, c: float, n_threads: int | None = None
 ) -> np.ndarray:
     """Return the norm over all locations of what each row of `X` would add without clipping."""
-    out = np.empty(len(X))
+    out = np.full(len(X), np.nan)
     with threads(n_threads, chunk=1):
         _norms(index, pad_queries(index, X), float(beta), float(c), out)
+    check_done(~np.isnan(out))
     return out
 
 

@@ -53,9 +53,10 @@ def residual_norms(
     frames: ResidualFrames, X: np.ndarray, R: np.ndarray, c: float, n_threads: int | None = None
 ) -> np.ndarray:
     """Return the norm over all charts of what each record (x, r) would add without clipping."""
-    out = np.empty(len(X))
+    out = np.full(len(X), np.nan)
     with threads(n_threads, chunk=1):
         _norms(*frames, _contiguous(X), _contiguous(R), float(c), out)
+    check_done(~np.isnan(out))
     return out
 
 

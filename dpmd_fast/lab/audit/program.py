@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dpmd_fast.lab.audit import atlas, cases, controls, mixture
+from dpmd_fast.lab.audit import atlas, cases, controls, mixture, replays
 from dpmd_fast.lab.audit.attacks import DELTA, Finding
 
 
@@ -64,12 +64,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for found in run(0.1 if options.quick else 1.0, progress):
         findings.append(found)
         progress(f"  {found.name}: {found.mu:.3f} of {found.claimed:.3f}, {found.verdict}")
+    replays_made = []
+    for made in replays.run(replays.PAIRS // 10 if options.quick else replays.PAIRS):
+        replays_made.append(made)
+        progress(f"  replay of {made.name}: {made.pairs} pairs, {made.verdict}")
     for title, control in (("Mechanisms", False), ("Negative controls", True)):
         print(f"{title} (bounds at 95 %, eps at delta = {DELTA:g}; verdicts at 99.99 %)\n")
         print(table([found for found in findings if (found.kind == "control") == control]) + "\n")
+    if replays_made:
+        print("Replay (what a neighbour shows that is given the same noisy releases)\n")
+        print(replays.table(replays_made) + "\n")
     failed = [found.name for found in findings if not found.passed]
+    failed += [f"replay of {made.name}" for made in replays_made if not made.passed]
+    total = len(findings) + len(replays_made)
     if failed:
-        print(f"{len(failed)} of {len(findings)} audits failed: {'; '.join(failed)}")
+        print(f"{len(failed)} of {total} audits failed: {'; '.join(failed)}")
         return 1
-    print(f"All {len(findings)} audits passed: no claim contradicted, every control caught.")
+    print(f"All {total} audits passed: no claim contradicted, every control caught.")
     return 0

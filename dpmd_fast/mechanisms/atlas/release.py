@@ -25,7 +25,7 @@ from dpmd_fast.compilation import ensure
 from dpmd_fast.errors import UserRuntimeError, UserValueError
 from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.mechanisms.atlas.rounds import Attempt, Rounds, run_rounds
-from dpmd_fast.mechanisms.atlas.subspace import release_subspace
+from dpmd_fast.mechanisms.atlas.subspace import release_subspace, valid_inside
 from dpmd_fast.mechanisms.preprocessed import check_paid, preprocessing_cost, with_preprocessing
 from dpmd_fast.mechanisms.spend import (
     Floats,
@@ -270,7 +270,7 @@ def _build(
     spends: list[tuple[str, float]] = []
     subspace = release_subspace(mechanism, Z, mu2, shape.dim, spends)
     if subspace is not None:
-        mechanism = mechanism.with_view(subspace.down)
+        mechanism = mechanism.with_view(partial(valid_inside, subspace))
     points = Z if subspace is None else subspace.down(Z, terms.n_threads)
     left = mu2 - math.fsum(spent for _, spent in spends)
     if search is None or Z.shape[1] >= LEAST_COLUMNS:

@@ -7,7 +7,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dpmd_fast.arguments import LARGEST
 from dpmd_fast.kernels.sums.exact import FeatureSums
 from dpmd_fast.kernels.sums.features import subspace_coordinates
 from dpmd_fast.mechanisms.spend import Floats, Mechanism
@@ -111,7 +113,20 @@ def _whole_features(center: Floats, radius: float, Y: Floats, n_threads: int | N
     out = np.empty((len(Y), len(center) + 1))
     out[:, :-1] = (Y - center) / radius
     out[:, -1] = math.sqrt(C)
+    out[~_valid(Y)] = 0.0
     return out
+
+
+def valid_inside(subspace: Subspace, Y: Floats, n_threads: int | None = None) -> Floats:
+    """Return coordinates in a subspace, NaN for dropped records: a huge value may be outside of it."""
+    inside = subspace.down(Y, n_threads)
+    inside[~_valid(Y)] = np.nan
+    return inside
+
+
+def _valid(Y: Floats) -> NDArray[np.bool_]:
+    """Return which records have no value that is not finite or beyond the largest: others add nothing."""
+    return np.asarray((np.abs(Y) <= LARGEST).all(axis=1))
 
 
 def _split_features(
@@ -123,5 +138,5 @@ def _split_features(
         weight = np.maximum(0.0, 1.0 - (rest * rest).sum(axis=1) / (normal * normal))
         out = np.concatenate([inside / radius, rest / normal, np.full((len(Y), 1), math.sqrt(C))], axis=1)
         out *= weight[:, None]
-    out[~(weight > 0.0)] = 0.0
+    out[~((weight > 0.0) & _valid(Y))] = 0.0
     return out

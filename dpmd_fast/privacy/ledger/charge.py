@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from dpmd_fast.arguments import shown
 from dpmd_fast.errors import UserError, UserRuntimeError, UserValueError, either, text_of
-from dpmd_fast.privacy.guarantee import Guarantee, counted
+from dpmd_fast.privacy.guarantee import Guarantee, bound, counted
+from dpmd_fast.privacy.ledger.entries import Spend
 from dpmd_fast.privacy.ledger.last_debit import note_debit
-from dpmd_fast.privacy.ledger.ledger import Ledger, Spend, Statement
+from dpmd_fast.privacy.ledger.ledger import Ledger, Statement
 
 
 class LedgerAccount(NamedTuple):
@@ -128,12 +129,14 @@ class Charge:
         if guarantee.holds == "not private":
             raise UserValueError(f"no budget pays for {what}: {guarantee}")
         self.guarantee = counted(guarantee)
-        bound = account.statement.total.fingerprint is not None
+        is_bound = account.statement.total.fingerprint is not None
+        if is_bound:
+            self.guarantee = bound(self.guarantee)
         self._order: dict[str, Any] = {
             "mu2": guarantee.mu**2,
             "what": what,
             "adjacency": guarantee.adjacency,
-            "fingerprint": fingerprint() if bound else None,
+            "fingerprint": fingerprint() if is_bound else None,
         }
         self._details: dict[str, Any] = {
             "mechanism": mechanism,

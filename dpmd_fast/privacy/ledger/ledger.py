@@ -2,7 +2,8 @@
 
 The unit is mu^2, which adds up over Gaussian releases, also when later ones depend on what earlier ones
 showed, as long as the sum stays within a total that was fixed before (Smith and Thakurta 2022). A debit is
-one transaction and comes before the private data are read: a crash at any instant loses budget at most.
+one transaction and comes before the pass over the private data that is released: a crash at any instant loses
+budget at most. Checks may read them earlier: for invalid values, and for the fingerprint of a bound data set.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,7 @@ from dpmd_fast.errors import UserValueError
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, Holds, total_guarantee
 from dpmd_fast.privacy.ledger import fingerprinting
+from dpmd_fast.privacy.ledger.entries import Spend, Total, spend_of, was_validated
 from dpmd_fast.privacy.ledger.store import Account, create_file, open_book
 
 # Of the total. The sum is computed without rounding, so this covers the rounding of the total itself and of a
@@ -29,86 +31,6 @@ from dpmd_fast.privacy.ledger.store import Account, create_file, open_book
 _ROUNDING = 1e-12
 _LONGEST = 1000  # characters of a name or description
 _MOST_PARAMETERS = 10_000  # characters of their JSON: parameters, not data
-
-
-@dataclass(frozen=True)
-class Total:
-    """The declared total budget of a data set.
-
-    Attributes
-    ----------
-    dataset : str
-    epsilon, delta : float
-    conversion : str
-        "gdp": (epsilon, delta) was converted to `mu2` by the exact curve of Gaussian noise.
-    mu2 : float
-        The total in the unit of all spends.
-    adjacency : {"replace-one", "add-remove"}
-    fingerprint : str or None
-        Fingerprint of the reference that the name is bound to, if any.
-    time : datetime
-        When it was declared, UTC.
-    host : str
-    pid : int
-    """
-
-    dataset: str
-    epsilon: float
-    delta: float
-    conversion: str
-    mu2: float
-    adjacency: Adjacency
-    fingerprint: str | None
-    time: datetime
-    host: str
-    pid: int
-
-
-@dataclass(frozen=True)
-class Spend:
-    """One debit.
-
-    Attributes
-    ----------
-    id : int
-        Grows with every spend of the ledger: the order of spends, whatever the clock says.
-    dataset : str
-    time : datetime
-        UTC, by the clock of `host`.
-    what, mechanism : str
-        What was released, and by which mechanism.
-    parameters : dict
-        Public parameters of the release.
-    mu2 : float
-    holds : {"unconditional", "conditional"}
-        Whether the guarantee holds for every data set or under conditions.
-    host : str
-    pid : int
-        Machine and process that spent.
-    files : tuple of str
-        Files that the release became, oldest first.
-    total_mu2, remaining_mu2 : float or None
-        The total of the data set, and what was left of it right after this debit; None in a history.
-    """
-
-    id: int
-    dataset: str
-    time: datetime
-    what: str
-    mechanism: str
-    parameters: dict[str, Any]
-    mu2: float
-    holds: Holds
-    host: str
-    pid: int
-    files: tuple[str, ...] = ()
-    total_mu2: float | None = field(default=None, repr=False, compare=False)
-    remaining_mu2: float | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def file(self) -> str | None:
-        """The last file that the release was written to."""
-        return self.files[-1] if self.files else None
 
 
 class Statement:
@@ -136,7 +58,27 @@ class Statement:
     def history(self) -> tuple[Spend, ...]:
         """All spends, oldest first."""
         name = self.total.dataset
-        return tuple(_spend_of(name, row, self._files.get(row[0], ())) for row in self._account.spends)
+        entries = zip(self._account.spends, self._account.heads, strict=True)
+        return tuple(spend_of(name, row, head, self._files.get(row[0], ())) for row, head in entries)
+
+    @property
+    def head(self) -> str:
+        """Digest of the chain of all entries, the declaration and every spend."""
+        return self._account.seal
+
+    def check_entry(self, spend: int, head: str) -> None:
+        """Refuse a ledger that lacks this debit, or whose chain up to it is another: it is not the same."""
+        known = {entry.id: entry.head for entry in self.history}
+        if spend not in known:
+            raise UserValueError(
+                f"the ledger has no spend {spend} of {self.total.dataset!r}: it was rolled back, or is "
+                "another ledger"
+            )
+        if known[spend] != head:
+            raise UserValueError(
+                f"the entries of {self.total.dataset!r} up to spend {spend} are not those that were signed: "
+                "the ledger was edited, or is another one"
+            )
 
     @property
     def guarantee(self) -> Guarantee:
@@ -149,6 +91,7 @@ class Statement:
             adjacency=total.adjacency,
             releases=len(self.history),
             conditional=[spend.what for spend in self.history if spend.holds == "conditional"],
+            validated=any(map(was_validated, self.history)),
         )
 
     def check(self, mu2: float, what: str, adjacency: Adjacency | None, fingerprint: str | None) -> None:
@@ -309,8 +252,8 @@ class Ledger:
             statement = Statement(account, {})
             statement.check(mu2, texts[0], adjacency, fingerprint)
             time, host, pid = _signature()
-            number = book.enter(account, time, *texts, public, mu2, holds, host, pid)
-        return statement.paid(_spend_of(name, (number, time, *texts, public, mu2, holds, host, pid)))
+            number, head = book.enter(account, time, *texts, public, mu2, holds, host, pid)
+        return statement.paid(spend_of(name, (number, time, *texts, public, mu2, holds, host, pid), head))
 
     def record_file(self, spend_id: int, path: str | os.PathLike[str]) -> None:
         """Record a file that a release was written to; may be called again for further files."""
@@ -372,12 +315,6 @@ class Ledger:
         ledger to one reference; a ledger that holds a fingerprint is as private as the data.
         """
         return fingerprinting.compute(reference, columns)
-
-
-def _spend_of(dataset: str, row: tuple[Any, ...], files: tuple[str, ...] = ()) -> Spend:
-    number, time, what, mechanism, parameters, mu2, holds, host, pid = row
-    when, public = datetime.fromisoformat(time), json.loads(parameters)
-    return Spend(number, dataset, when, what, mechanism, public, mu2, holds, host, pid, files)
 
 
 def _signature() -> tuple[str, str, int]:

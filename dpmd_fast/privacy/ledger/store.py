@@ -4,8 +4,9 @@ Every operation opens and closes its own connection, so forked processes and thr
 takes the lock first, then reads, then writes: no two writers see the same balance. Commits reach the disk
 before they return (rollback journal, ``synchronous=EXTRA``: with less, a power failure can undo a commit).
 
-The row of a data set holds a running SHA-256 of its declaration and all its spends. Every operation on the
-account computes it again, so damage that SQLite does not detect is refused, too.
+The row of a data set holds a running SHA-256 of its declaration and all its spends: the head of a chain.
+Every operation on the account computes it again, so damage that SQLite does not detect is refused, too.
+Signed models hold the head after their own debit, against which edits, deletions and rollbacks show.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class Account(NamedTuple):
     declared: tuple[Any, ...]  # in the order of _DECLARED
     spends: list[tuple[Any, ...]]  # in the order of _SPENT, oldest first
     seal: str
+    heads: list[str]  # of the chain after each spend
 
 
 class Book:
@@ -135,16 +137,17 @@ class Book:
         spends = self._connection.execute(
             f"SELECT {', '.join(_SPENT)} FROM spends WHERE dataset = ? ORDER BY id", (number,)
         ).fetchall()
-        computed = _sealed("", declared)
+        computed, heads = _sealed("", declared), []
         for spend in spends:
             computed = _sealed(computed, spend)
+            heads.append(computed)
         numbers = [declared[4], *(spend[5] for spend in spends)]
         sound = all(isinstance(value, float) and 0.0 < value < math.inf for value in numbers)
         if computed != seal or len(spends) != count or not sound:
             raise UserValueError(
                 f"{self._path} is damaged or was edited: the entries of {name!r} do not match their checksum"
             )
-        return Account(number, tuple(declared), spends, seal)
+        return Account(number, tuple(declared), spends, seal, heads)
 
     def declare(self, *declared: Any) -> None:
         """Insert a data set, given in the order of its columns; the name must be new."""
@@ -160,19 +163,20 @@ class Book:
             (*declared, 0, _sealed("", declared)),
         )
 
-    def enter(self, account: Account, *spent: Any) -> int:
-        """Add a spend, given in the order of its columns without the id; return the id."""
+    def enter(self, account: Account, *spent: Any) -> tuple[int, str]:
+        """Add a spend, given in the order of its columns without the id; return the id and the new head."""
         marks = ", ".join("?" * len(_SPENT))
         cursor = self._connection.execute(
             f"INSERT INTO spends (dataset, {', '.join(_SPENT[1:])}) VALUES ({marks})", (account.id, *spent)
         )
         number = cursor.lastrowid
         assert number is not None
+        head = _sealed(account.seal, (number, *spent))
         self._connection.execute(
             "UPDATE datasets SET spends = ?, seal = ? WHERE id = ?",
-            (len(account.spends) + 1, _sealed(account.seal, (number, *spent)), account.id),
+            (len(account.spends) + 1, head, account.id),
         )
-        return number
+        return number, head
 
     def add_file(self, spend: int, path: str, time: str) -> None:
         if not self._connection.execute("SELECT 1 FROM spends WHERE id = ?", (spend,)).fetchone():

@@ -74,14 +74,16 @@ class DaskSource(EngineSource):
         dask: Any = importlib.import_module("dask")  # without types
         sent = dask.delayed(task, pure=False)
         on_part, merge = dask.delayed(_on_part, pure=False), dask.delayed(_merge, pure=False)
-        parts = [on_part(sent, self._open, part) for part in self._parts]
+        parts = [on_part(sent, self._open, part, number) for number, part in enumerate(self._parts)]
         while len(parts) > 1:
             parts = [merge(sent, parts[at : at + _AT_ONCE]) for at in range(0, len(parts), _AT_ONCE)]
         return list(dask.compute(*parts))
 
 
-def _on_part(task: Task, blocks: Callable[[Any], Iterator[Any]], part: Any) -> PartialSums | Failure:
-    return guarded(lambda: task.on(blocks(part), n_threads=1))
+def _on_part(
+    task: Task, blocks: Callable[[Any], Iterator[Any]], part: Any, number: int | None = None
+) -> PartialSums | Failure:
+    return guarded(lambda: task.on(blocks(part), 1, number))
 
 
 def _merge(task: Task, parts: Sequence[PartialSums | Failure]) -> PartialSums | Failure:

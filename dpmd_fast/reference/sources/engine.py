@@ -3,8 +3,9 @@
     reference = engine_reference(run, columns=["x", "y"], rows=10**9)
     atlas = release_atlas(reference, anchors, dim=1, budget=...)
 
-`run(task)` is the engine's part: it applies ``partial_sums(task, arrow_batches(batches, columns))`` to every
-partition, in any process, and returns the results in any order, each partition once.
+`run(task)` is the engine's part: it applies ``partial_sums(task, arrow_batches(batches, columns),
+partition=number)`` to every partition, in any process, and returns the results in any order, each partition
+once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def engine_reference(
     ----------
     run : callable
         Takes a task and returns the `partial_sums` of all partitions, each exactly once; a partition that was
-        computed twice must be returned once. It is called for every pass: several times for an atlas.
+        computed twice must be returned once. It is called for every pass: several times for an atlas. Give
+        ``partition=`` to `partial_sums`: a partition that comes twice is then refused, whoever computed it.
     columns : list of str, or int
         Names of the columns, or their number, in the order in which the batches hold them.
     rows : int, optional

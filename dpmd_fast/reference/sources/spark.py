@@ -24,7 +24,8 @@ from dpmd_fast.reference.sources.engine import (
 )
 from dpmd_fast.reference.tasks import PartialSums, Task
 
-_ROW = "shape array<bigint>, sums binary, records bigint"
+_ROW = "shape array<bigint>, sums binary, records bigint, parts array<string>"
+_FIELDS = ("shape", "sums", "records", "parts")
 _AT_ONCE = 8  # partial sums merged by one task
 _TASKS_PER_CORE = 2
 
@@ -55,7 +56,7 @@ class SparkSource(EngineSource):
             parts = -(-parts // _AT_ONCE)
             made = made.repartition(parts).mapInArrow(merging(task), _ROW)
         for row in made.collect():
-            yield _unpacked(row.shape, row.sums, row.records)
+            yield _unpacked(row.shape, row.sums, row.records, row.parts)
 
 
 def _context_of(frame: Any) -> Any:
@@ -72,7 +73,7 @@ def summing(task: Task) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """A function for ``mapInArrow``: the batches of a partition to one row with its partial sums."""
 
     def partition(batches: Iterable[Any]) -> Iterator[Any]:
-        yield _packed(guarded(lambda: task.on(arrow_batches(batches), n_threads=1)))
+        yield _packed(guarded(lambda: task.on(arrow_batches(batches), 1, _partition_number())))
 
     return partition
 
@@ -82,7 +83,7 @@ def merging(task: Task) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
     def partition(batches: Iterable[Any]) -> Iterator[Any]:
         rows = (row for batch in batches for row in batch.to_pylist())
-        yield _packed(merged(task, (_unpacked(row["shape"], row["sums"], row["records"]) for row in rows)))
+        yield _packed(merged(task, (_unpacked(*map(row.get, _FIELDS)) for row in rows)))
 
     return partition
 
@@ -91,19 +92,31 @@ def _packed(sums: PartialSums | Failure) -> Any:
     import pyarrow as pa
 
     if isinstance(sums, Failure):
-        shape, data, rows = None, sums.kind.encode("utf-8"), 0
+        shape, data, rows, parts = None, sums.kind.encode("utf-8"), 0, []
     else:
-        shape, data, rows = list(sums.values.shape), np.ascontiguousarray(sums.values).tobytes(), sums.rows
+        shape, data = list(sums.values.shape), np.ascontiguousarray(sums.values).tobytes()
+        rows, parts = sums.rows, list(sums.parts)
     return pa.RecordBatch.from_pydict(
         {
             "shape": pa.array([shape], pa.list_(pa.int64())),
             "sums": pa.array([data], pa.binary()),
             "records": pa.array([rows], pa.int64()),
+            "parts": pa.array([parts], pa.list_(pa.string())),
         }
     )
 
 
-def _unpacked(shape: Sequence[int] | None, sums: bytes, rows: int) -> PartialSums | Failure:
+def _partition_number() -> int | None:
+    """Return the number of the partition that a worker of Spark is summing: the same if it does so again."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return None if context is None else int(context.partitionId())
+
+
+def _unpacked(
+    shape: Sequence[int] | None, sums: bytes, rows: int, parts: Sequence[str]
+) -> PartialSums | Failure:
     if shape is None:
         return Failure(bytes(sums).decode("utf-8"))
-    return PartialSums(np.frombuffer(sums, np.int64).reshape(shape), rows)
+    return PartialSums(np.frombuffer(sums, np.int64).reshape(shape), rows, tuple(parts))

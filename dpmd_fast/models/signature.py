@@ -1,0 +1,165 @@
+"""Signatures of models: whoever holds a key vouches for all that a file says.
+
+    message = domain, kind, SHA-256 of (metadata, arrays, place in the ledger)
+
+The metadata are the guarantee, the spends and the parameters; the place is the data set, the number of the
+debit and the head of the ledger's chain after it. So a file whose guarantee was relabelled does not pass, and
+a ledger that was rolled back or edited since does not agree with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpmd_fast.errors import UserValueError
+from dpmd_fast.models.file import HEAD_KEYS, Arrays, BadSignature, Metadata
+from dpmd_fast.privacy.keys import SigningKey, is_signed, signing_key
+
+if TYPE_CHECKING:
+    from dpmd_fast.privacy.ledger.charge import Receipt
+
+_DOMAIN = b"dpmd_fast signed model, version 1"
+KEY = "signature"  # of the metadata
+#: Of the file, not of the model, which may be written again.
+_OF_THE_FILE = HEAD_KEYS | {KEY, "package_version"}
+#: Words about a model that nobody vouches for.
+UNSIGNED = "unsigned: nobody vouches for this guarantee"
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """The debit that paid for a model: where it stands in the chain of its data set."""
+
+    dataset: str
+    spend: int
+    head: str  # digest of the chain up to this debit
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Who vouches for a model.
+
+    Attributes
+    ----------
+    key : str
+        Name of the public key, ``ed25519:...``.
+    ledger : LedgerEntry or None
+        The debit that paid for the model, if a ledger did.
+    value : str
+        The signature, as 128 digits.
+    """
+
+    key: str
+    ledger: LedgerEntry | None
+    value: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields in JSON's types."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, given: Any) -> Signature:
+        """Return the signature that `to_dict` was called on; refuse anything else."""
+        if not isinstance(given, dict) or set(given) != {"key", "ledger", "value"}:
+            raise UserValueError("its signature is malformed")
+        entry = given["ledger"]
+        if entry is not None and (not isinstance(entry, dict) or set(entry) != {"dataset", "spend", "head"}):
+            raise UserValueError("its signature is malformed")
+        texts = [given["key"], given["value"], *(() if entry is None else (entry["dataset"], entry["head"]))]
+        number = 1 if entry is None else entry["spend"]
+        if not all(isinstance(text, str) for text in texts) or type(number) is not int:
+            raise UserValueError("its signature is malformed")
+        return cls(given["key"], None if entry is None else LedgerEntry(**entry), given["value"])
+
+
+def with_signature(
+    kind: str,
+    metadata: Metadata,
+    arrays: Arrays,
+    key: Any,
+    receipt: Receipt | None,
+    present: Signature | None,
+) -> Metadata:
+    """Return the metadata with a signature by `key`; without a key, with the one that is there already."""
+    if key is not None:
+        made = _signed(kind, metadata, arrays, signing_key(key), receipt)
+    elif present is None:
+        return metadata
+    else:
+        made = present
+        if not is_signed(made.key, _message(kind, metadata, arrays, made.key, made.ledger), made.value):
+            raise UserValueError(
+                f"the {kind} was changed since it was signed: sign it again with key=, or replace its "
+                "signature by None"
+            )
+    return {**metadata, KEY: made.to_dict()}
+
+
+def _signed(
+    kind: str, metadata: Metadata, arrays: Arrays, key: SigningKey, receipt: Receipt | None
+) -> Signature:
+    entry = None
+    if receipt is not None:
+        spend = receipt.spend
+        if spend.head is None:
+            raise UserValueError("the receipt does not know its place in the ledger: it cannot be signed")
+        entry = LedgerEntry(spend.dataset, spend.id, spend.head)
+    return Signature(key.name, entry, key.sign(_message(kind, metadata, arrays, key.name, entry)))
+
+
+def check_signature(
+    kind: str, metadata: Metadata, arrays: Arrays, trusted: frozenset[str] | None
+) -> Signature | None:
+    """Return the signature of a model that was read, None for an unsigned one; refuse a wrong one.
+
+    With `trusted`, names of keys, only what one of them has signed is taken.
+    """
+    if KEY not in metadata:
+        if trusted is not None:
+            raise BadSignature("is not signed, and only models signed by a trusted key are taken")
+        return None
+    found = Signature.from_dict(metadata[KEY])
+    if not is_signed(found.key, _message(kind, metadata, arrays, found.key, found.ledger), found.value):
+        raise BadSignature(
+            "has a signature that does not match what it says: it was edited, or signed as another model"
+        )
+    if trusted is not None and found.key not in trusted:
+        raise BadSignature(f"is signed by {found.key}, which is not a trusted key")
+    return found
+
+
+def _message(
+    kind: str,
+    metadata: Metadata,
+    arrays: Arrays,
+    key: str,
+    entry: LedgerEntry | None,
+) -> bytes:
+    """Return what is signed: it depends on all that a file says, not on how the file is laid out."""
+    rest = {name: value for name, value in metadata.items() if name not in _OF_THE_FILE}
+    place = None if entry is None else asdict(entry)
+    text = json.dumps([kind, key, place, rest], sort_keys=True, allow_nan=False, separators=(",", ":"))
+    digest = hashlib.sha256(_framed(text.encode("ascii")))
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(_framed(json.dumps([name, list(array.shape)]).encode("ascii")))
+        digest.update(array.astype("<f8", copy=False).data.cast("B"))
+    return _DOMAIN + b": " + digest.hexdigest().encode("ascii")
+
+
+def _framed(part: bytes) -> bytes:
+    """Return a part with its length, so that no two lists of parts look alike."""
+    return len(part).to_bytes(8, "little") + part
+
+
+def signature_of(metadata: Metadata) -> Signature | None:
+    """Return the signature of a file, which has been checked; None where there is none."""
+    return Signature.from_dict(metadata[KEY]) if KEY in metadata else None
+
+
+def words_about(signature: Signature | None) -> str:
+    """Return who vouches for a model, in a line."""
+    return UNSIGNED if signature is None else f"signed by {signature.key}"

@@ -54,7 +54,7 @@ def scipy_counts(Y: np.ndarray, points: np.ndarray, radius: float) -> np.ndarray
 
 
 def our_counts(Y: np.ndarray, points: np.ndarray, radius: float) -> np.ndarray:
-    return count_neighbors(build_index(Y, radius, THREADS), points, THREADS)
+    return count_neighbors(build_index(Y, radius), points, THREADS)
 
 
 def sides_of(case: Case, problem: Problem, asked: int) -> dict[str, tuple[Callable[[], Any], str]]:

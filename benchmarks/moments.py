@@ -119,7 +119,7 @@ def compare_case(case: Case, order: int, repeats: int) -> Sums:
     C = np.empty_like(A)
 
     def ours() -> np.ndarray:
-        sums = MomentSums(build_index(locations, h, THREADS), 2.0, tau, lattice.steps, HOMOGENEOUS, THREADS)
+        sums = MomentSums(build_index(locations, h), 2.0, tau, lattice.steps, HOMOGENEOUS, THREADS)
         sums.add(Y)
         return sums.total()
 

@@ -95,6 +95,13 @@ def checked_points(name: str, values: Any, *, columns: int | None = None, missin
 
     With `missing`, NaN stands for a missing value and is allowed.
     """
+    array = checked_table(name, values, columns)
+    check_range(name, array, missing=missing)
+    return array
+
+
+def checked_table(name: str, values: Any, columns: int | None = None) -> Points:
+    """Return `values` as a two-dimensional array of any floats, or refuse it."""
     array = checked_numbers(name, values)
     if array.ndim != 2:
         hint = ". Reshape your data: one point is one row, values.reshape(1, -1)" if array.ndim == 1 else ""
@@ -110,7 +117,6 @@ def checked_points(name: str, values: Any, *, columns: int | None = None, missin
         )
     if columns is not None and width != columns:
         raise UserValueError(f"{name} has {width} features: must have {columns}, as the reference")
-    check_range(name, array, missing=missing)
     return array
 
 
@@ -230,9 +236,16 @@ def check_memory(locations: int, columns: int) -> None:
         ) from None
 
 
+def in_range(array: Points) -> bool:
+    """Return True if there are values, and none is NaN, infinite or huge."""
+    if not array.size:
+        return False
+    return float(array.min()) >= -LARGEST and float(array.max()) <= LARGEST  # never true of NaN
+
+
 def check_range(name: str, array: Points, *, missing: bool = False) -> None:
     """Refuse infinities, values whose squares would overflow and, unless they may be `missing`, NaN."""
-    if array.size and float(array.min()) >= -LARGEST and float(array.max()) <= LARGEST:  # never true of NaN
+    if in_range(array):
         return
     if missing:
         if np.isinf(array).any():
@@ -248,6 +261,8 @@ def check_range(name: str, array: Points, *, missing: bool = False) -> None:
 
 def checked_numbers(name: str, values: Any) -> Points:
     """Return `values` as an array of floats of any shape, or refuse it."""
+    if type(values) is np.ndarray and (values.dtype == np.float64 or values.dtype == np.float32):
+        return values
     if isinstance(values, np.ma.MaskedArray):
         raise UserTypeError(
             f"{name} is a masked array: must be a plain one, for instance values.filled(numpy.nan)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from dpmd_fast.errors import UserTypeError, UserValueError, either
 
 Number = type[np.floating[Any]]
 _NAMES_SHOWN = 20
+_ARROW_NAMES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 # How a user chooses columns, or has invalid records dropped: for messages.
 CHOOSE = either("columns=[...]", "--columns A,B,...")
 DROP = either("on_invalid='drop'", "--on-invalid drop")
@@ -227,10 +229,12 @@ def as_type(column: Any, dtype: np.dtype[Any]) -> Any:
     """Return an Arrow column as `dtype`; large integers and decimals are rounded, as NumPy does."""
     import pyarrow as pa
 
+    wanted = pa.from_numpy_dtype(dtype)
+    if column.type == wanted:
+        return column
     if pa.types.is_float16(column.type):  # for which older Arrow has no cast
         return pa.array(column.to_numpy(zero_copy_only=False).astype(dtype))
-    wanted = pa.from_numpy_dtype(dtype)
-    return column if column.type == wanted else column.cast(wanted, safe=False)
+    return column.cast(wanted, safe=False)
 
 
 def values(column: Any) -> Points:
@@ -254,6 +258,15 @@ def arrow_array(numbers: Points, nan_is_null: bool = False) -> Any:
 def arrow_block(columns: Iterable[Any], dtype: np.dtype[Any]) -> Points:
     """Return Arrow columns side by side as one array (rows, D)."""
     return np.stack([values(as_type(column, dtype)) for column in columns], axis=1)
+
+
+def arrow_points(batch: Any, dtype: np.dtype[Any]) -> Points:
+    """Return the columns of a record batch side by side as one array (rows, D)."""
+    kinds = set(batch.schema.types)
+    if len(kinds) == 1 and str(kinds.pop()) == _ARROW_NAMES.get(dtype) and hasattr(batch, "to_tensor"):
+        with suppress(TypeError):  # an older Arrow whose tensors have no settings
+            return batch.to_tensor(null_to_nan=True, row_major=True).to_numpy()  # type: ignore[no-any-return]
+    return arrow_block(batch.columns, dtype)
 
 
 def pandas_values(series: Any) -> Any:

@@ -205,6 +205,90 @@ def test_a_fork_after_use(tmp_path, expected, layer):
 
 
 @needs_fork
+@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+def test_transforms_in_children_of_a_process_that_has_used_kernels(tmp_path, layer):
+    """As under a server that loads models and warms up before it forks: in children and their children."""
+    parent, children = run(
+        tmp_path,
+        """
+        import multiprocessing
+        from dpmd_fast import Atlas, Mixture, release_mixture
+        from dpmd_fast.kernels import rows
+        fork = multiprocessing.get_context("fork")
+        rows.idle_cores = lambda: 8  # helpers come also on a busy machine
+        queries = circle(20_000, 2)
+        atlas = release_atlas(Y, Z, dim=1, bandwidth=0.5, rounds=2, budget=BUDGET, seed=0)
+        atlas.save("a.dpmd")
+        mixture = release_mixture(Y, components=2, rounds=1, budget=BUDGET, seed=0, accept_risk=True)
+
+        def transformed(n_threads=None):
+            loaded = Atlas.load("a.dpmd")  # makes its index in this process
+            models = [atlas.transform, loaded.transform, lambda Z, n: mixture.transform(Z, 0.1, n)]
+            return [digest(model(Q, n_threads)) for model in models for Q in (queries, queries[:1])]
+
+        def below(depth, answers):
+            noise = answered(drawn)
+            answers.put([transformed(), transformed(2), transformed(1), noise])
+            if depth < 2:
+                process = fork.Process(target=below, args=(depth + 1, answers))
+                process.start()
+                process.join()
+
+        parent, answers = [transformed(), transformed(2), transformed(1)], fork.Queue()
+        processes = [fork.Process(target=below, args=(1, answers)) for _ in range(2)]
+        for process in processes:
+            process.start()
+        children = [answers.get(timeout=100) for _ in range(4)]
+        for process in processes:
+            process.join()
+        print(json.dumps([parent, children]))
+        """,
+        layer,
+    )
+    assert parent[1:] == [parent[0]] * 2
+    assert [child[:3] for child in children] == [parent] * 4
+    noise = [child[3] for child in children]
+    if layer == "omp":
+        assert all(REFUSED in one for one in noise)
+    else:
+        assert len(set(noise)) == 4
+
+
+@needs_fork
+def test_transforms_alone_leave_the_threading_layer_to_the_children(tmp_path, expected):
+    """A parent that only transforms starts no layer, so that its children can use one."""
+    layers, child = run(
+        tmp_path,
+        """
+        import multiprocessing
+        from dpmd_fast import Atlas
+        fork = multiprocessing.get_context("fork")
+
+        def make():
+            release_atlas(Y, Z, dim=1, bandwidth=0.5, rounds=2, budget=BUDGET, seed=0).save("a.dpmd")
+
+        def work(answers):
+            answers.put([answered(everything), used_layer()])
+
+        maker = fork.Process(target=make)
+        maker.start()
+        maker.join()
+        atlas = Atlas.load("a.dpmd")
+        atlas.transform(circle(20_000, 2))
+        before, answers = used_layer(), fork.Queue()
+        process = fork.Process(target=work, args=(answers,))
+        process.start()
+        child = answers.get(timeout=100)
+        process.join()
+        print(json.dumps([before, child]))
+        """,
+        "omp",
+    )
+    assert layers is None
+    assert child == [expected, "omp"]
+
+
+@needs_fork
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", ["omp", "workqueue", tbb])
 def test_a_fork_while_other_threads_compute(tmp_path, expected, layer):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from dpmd_fast.cli.checks import check_outputs, kind_of
 from dpmd_fast.cli.console import answer
 from dpmd_fast.cli.models import check_settings, load_given, model_options, path_of
 from dpmd_fast.cli.noise import noise_of, noise_option
 from dpmd_fast.cli.options import force_option, json_option, threads_option
+from dpmd_fast.errors import UserValueError
 
 if TYPE_CHECKING:
     from dpmd_fast.models.atlas import Atlas
@@ -86,7 +88,8 @@ def report_on(
 ) -> None:
     """Write a report about a model and a sample of the points of a file, evenly spread over its rows.
 
-    `kept` says that the output of the command keeps missing values, which the page shows filled in.
+    `kept` says that the output of the command keeps missing values. The page shows them filled in by a
+    mixture, and leaves out the rows of an atlas that have some.
     """
     from dpmd_fast.models.mixture import Mixture
     from dpmd_fast.report.page import write_report
@@ -97,11 +100,16 @@ def report_on(
         write_report(path, mixture=model, **account)
         return
     filled = isinstance(model, Mixture)
-    points, _ = read_points(queries, model.column_names, most=SAMPLE, missing=filled)
+    points, _ = read_points(queries, model.column_names, most=SAMPLE, missing=filled or kept)
+    if not filled and kept:
+        points = points[~np.isnan(points).any(axis=1)]
+        if not len(points):
+            raise UserValueError(f"{queries} has no row without missing values: a report needs at least one")
     looked_at = f"{len(points):,}" if rows is None else f"{len(points):,} of {rows:,}"
     asked = {"queries": queries, "points looked at": looked_at}
     if kept:
-        asked["missing values"] = "left missing in the output; this page shows what is expected there"
+        here = "shows what is expected there" if filled else "leaves out rows that have some"
+        asked["missing values"] = f"left missing in the output; this page {here}"
     if isinstance(model, Mixture):
         write_report(path, mixture=model, queries=points, noise=noise, parameters=asked, **account)
         return

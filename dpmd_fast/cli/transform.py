@@ -30,7 +30,8 @@ Example:
 @click.option(
     "--on-missing",
     type=click.Choice(["fill", "keep", "refuse"]),
-    help="For a mixture: what becomes of missing values.  [default: fill]",
+    help="What becomes of missing values: a mixture can fill them in, and an atlas leaves rows with missing "
+    "values as they are under keep.  [default: fill for a mixture, refuse for an atlas]",
 )
 @click.option(
     "--deviations",
@@ -68,7 +69,9 @@ def transform(
     check_outputs((output, report_path), force, (path_of(model_path, atlas_path), queries, *noises))
     noise = noise_of(noises)
     model = load_given(model_path, atlas_path)
-    check_settings(model, noise, **{"--on-missing": on_missing, "--deviations": deviations})
+    check_settings(model, noise, **{"--deviations": deviations})
+    if kind_of(model) == "atlas" and on_missing == "fill":
+        raise click.UsageError("--on-missing fill is for a mixture: must be keep or refuse with an atlas")
     from dpmd_fast.tables.files import transform_file
 
     start = time.perf_counter()
@@ -78,7 +81,7 @@ def transform(
             queries,
             output,
             noise=noise,
-            on_missing=on_missing or "fill",
+            on_missing=on_missing,
             deviation_suffix=deviations,
             status_column=status_column,
             overwrite=force,

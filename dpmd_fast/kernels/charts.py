@@ -17,14 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel
+from dpmd_fast.kernels.rows import each_row
 from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits, leaf_gaps
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.quads import add_four_charts, pack_quads
-
-_CHUNK = 128  # points that one call of the inner function moves
 
 
 class Field(NamedTuple):
@@ -53,7 +52,7 @@ def make_field(
     passes: int = 1,
 ) -> Field:
     """Return a field of charts: `centers` (K, D), `frames` (K, D, d); of projections if without `slopes`."""
-    index = build_index(centers, bandwidth, 1, finest=LANES)
+    index = build_index(centers, bandwidth, finest=LANES)
 
     def arranged(values: np.ndarray) -> np.ndarray:
         return pack_quads(np.asarray(values)[index.order])
@@ -75,15 +74,23 @@ def make_field(
 def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Move the rows of `X`; return whether each had a chart in reach in every pass. Others stay."""
     moved = np.array(X, dtype=np.float64, order="C")
-    marks = np.full(
-        len(X), 2, np.uint8
-    )  # neither true nor false: a thread's error can get lost, as when memory runs out
-    reached = marks.view(np.bool_)
-    with threads(n_threads, chunk=1):
-        index = field.balls
-        _move(index, index.sizes[index.leaf_nodes], *field[1:], moved, reached)
-    if (marks > 1).any():
-        raise MemoryError("points could not be moved: a thread found no memory")
+    reached = np.empty(len(moved), np.bool_)
+    index = field.balls
+    sizes = (len(index.rows), index.depth, index.radius, index.rounding)
+    sketch = (
+        index.center,
+        index.axes,
+        index.middles,
+        index.single,
+        index.single_half_norms,
+        index.single_rests,
+    )
+    boxes = (index.spreads, index.sizes[index.leaf_nodes], index.leaf_low, index.leaf_high)
+
+    def work(first: int, last: int) -> None:
+        _move(sizes, sketch, boxes, *field[1:], moved[first:last], reached[first:last])
+
+    each_row(work, len(moved), n_threads)
     return moved, reached
 
 
@@ -122,24 +129,8 @@ def _sketch(X, q, center, axes, scale, point):
     return rest
 
 
-@device
-def _move_rows(
-    sizes,
-    sketch,
-    boxes,
-    leaf_low,
-    leaf_high,
-    centers,
-    masses,
-    frames,
-    offsets,
-    slopes,
-    pull,
-    strength,
-    passes,
-    X,
-    reached,
-):
+@kernel
+def _move(sizes, sketch, boxes, centers, masses, frames, offsets, slopes, pull, strength, passes, X, reached):
     """Move the rows of X in place, one after the other.
 
     The search of `balls.py` written out: charts are few, so the box of every leaf is looked at. Helpers are
@@ -147,7 +138,7 @@ def _move_rows(
     """
     center, axes, middles, single, half_norms, rests = sketch
     n, depth, radius, rounding = sizes
-    spreads, leaf_sizes = boxes
+    spreads, leaf_sizes, leaf_low, leaf_high = boxes
     d, D = frames.shape[1], frames.shape[2]
     n_leaves, sides = len(spreads), len(leaf_low)
     h2, scale = radius * radius, 1.0 / radius
@@ -215,35 +206,3 @@ def _move_rows(
             for k in range(D):
                 X[q, k] = start[k]
         reached[q] = ok
-
-
-@kernel(parallel=True)
-def _move(index, leaf_sizes, centers, masses, frames, offsets, slopes, pull, strength, passes, X, reached):
-    n = len(X)
-    for chunk in prange((n + _CHUNK - 1) // _CHUNK):
-        first = np.int64(chunk) * _CHUNK
-        last = min(first + _CHUNK, n)
-        _move_rows(
-            (len(index.rows), index.depth, index.radius, index.rounding),
-            (
-                index.center,
-                index.axes,
-                index.middles,
-                index.single,
-                index.single_half_norms,
-                index.single_rests,
-            ),
-            (index.spreads, leaf_sizes),
-            index.leaf_low,
-            index.leaf_high,
-            centers,
-            masses,
-            frames,
-            offsets,
-            slopes,
-            pull,
-            strength,
-            passes,
-            X[first:last],
-            reached[first:last],
-        )

@@ -118,9 +118,13 @@ _first_parallel_pid: int | None = None
 def resolve_threads(n_threads: int | None) -> int:
     """Return the number of threads a kernel will use: all that Numba may use, or fewer if asked."""
     most = int(_config.NUMBA_NUM_THREADS)
-    if n_threads is None:
-        return min(int(numba.get_num_threads()), most)
-    return max(1, min(int(n_threads), most))
+    if n_threads is not None:
+        return max(1, min(int(n_threads), most))
+    try:
+        _threading_layer()
+    except ValueError:  # none is running: to ask for the number of its threads would start it
+        return most
+    return min(int(numba.get_num_threads()), most)
 
 
 @contextmanager
@@ -224,8 +228,8 @@ def refuse_after_fork() -> None:
             layer = None
         if layer == "omp":
             raise RuntimeError(
-                "dpmd_fast kernels were used in the parent before this process was forked, and GNU OpenMP "
+                "parallel kernels were used in the parent before this process was forked, and GNU OpenMP "
                 "cannot run in such a child: start worker processes with the 'spawn' or 'forkserver' method, "
-                "or set NUMBA_THREADING_LAYER=workqueue"
+                "or set NUMBA_THREADING_LAYER=workqueue (only transforms need neither)"
             )
         _first_parallel_pid = pid

@@ -20,12 +20,13 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel
 from dpmd_fast.kernels.mixture.blocks import expect_missing, take_block
 from dpmd_fast.kernels.mixture.components import PosteriorComponents, make_components
 from dpmd_fast.kernels.mixture.densities import complete_logs, set_shares
 from dpmd_fast.kernels.mixture.draws import bits_of_rows, draw_block
 from dpmd_fast.kernels.mixture.moments import multiply_counting, note_all, set_moments
+from dpmd_fast.kernels.rows import each_row
 
 __all__ = ["PosteriorComponents", "draw_missing", "log_densities", "make_components", "posterior"]
 
@@ -87,20 +88,17 @@ def _run(components, Z, means, spreads, densities, n_threads, bits=_NO_BITS):
     """Set what is not empty of the results; with the bits of the rows, `means` gets draws where NaN is."""
     Z = np.ascontiguousarray(Z, dtype=np.float64)
     size = _BLOCK if _BLOCK * components.means.size <= _CACHED else _BLOCK // 2
-    if len(Z) <= size:  # entering a parallel region would cost more than the work
-        _serial(components, Z, means, spreads, densities, bits)
-        return
     order = _by_pattern(Z)
-    done = np.zeros(-(-len(Z) // size), np.bool_)
-    with threads(n_threads, chunk=4):
-        _parallel(components, Z, order, size, means, spreads, densities, bits, done)
-    if not done.all():  # a thread's error can get lost
-        raise MemoryError("posterior moments could not be computed: a thread found no memory")
+
+    def work(first: int, last: int) -> None:
+        _set_rows(components, Z, order[first:last], size, means, spreads, densities, bits)
+
+    each_row(work, len(Z), n_threads)
 
 
 def _by_pattern(Z: np.ndarray) -> np.ndarray:
     """Return an order of rows in which those with the same missing columns follow each other."""
-    if not np.isnan(Z.min()):
+    if len(Z) < 2 or not np.isnan(Z.min()):
         return np.arange(len(Z))
     gone = np.isnan(Z)
     some = gone.any(axis=1)
@@ -141,13 +139,6 @@ def _posterior_block(components, Z, order, means, spreads, densities, bits):
 
 
 @kernel
-def _serial(components, Z, means, spreads, densities, bits):
-    _posterior_block(components, Z, np.arange(len(Z)), means, spreads, densities, bits)
-
-
-@kernel(parallel=True)
-def _parallel(components, Z, order, size, means, spreads, densities, bits, done):
-    for chunk in prange(len(done)):
-        first = np.int64(chunk) * size
+def _set_rows(components, Z, order, size, means, spreads, densities, bits):
+    for first in range(0, len(order), size):
         _posterior_block(components, Z, order[first : first + size], means, spreads, densities, bits)
-        done[chunk] = True

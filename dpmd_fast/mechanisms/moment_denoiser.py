@@ -43,7 +43,7 @@ def denoise_with_moments(
         if mu == 0.0 or not len(alive):
             continue
         X = moved[alive]
-        index = build_index(X, bandwidth, n_threads)
+        index = build_index(X, bandwidth)
         tau = natural_tau(index, beta, n_threads=n_threads)
         lattice = choose_lattice(mu, tau, mechanism.adjacency)
         release = noisy_moments(mechanism, index, X, beta, tau, lattice)

@@ -119,7 +119,7 @@ def release_moments(
     if tau is not None:
         tau = checked("tau", tau, positive=True)
     check_memory(*points.shape)
-    index = build_index(points, h, terms.n_threads)
+    index = build_index(points, h)
     if tau is None:
         tau = natural_tau(index, beta, n_threads=terms.n_threads)
     lattice = choose_lattice(budget.mu, tau, adjacency)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.arguments import Points, checked_points, checked_threads
+from dpmd_fast.arguments import Points, checked_table, checked_threads
 from dpmd_fast.kernels.charts import Field, apply_fields
 from dpmd_fast.models.geometry.layers import Floats, Layer, Subspace
 from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.status import CLIPPED, FAILED, OUTSIDE, Codes, words_of
+from dpmd_fast.tables.protocol import RowCleaner, check_rows, keep_or_refuse
 
 if TYPE_CHECKING:
     from dpmd_fast.models.preprocessor import Preprocessor
@@ -92,7 +93,14 @@ class Atlas:
             self.subspace.up(first.centers), np.einsum("dq,kqe->kde", basis, first.tangents), first.masses
         )
 
-    def transform(self, Z: Any, n_threads: int | None = None, *, return_status: bool = False) -> Any:
+    def transform(
+        self,
+        Z: Any,
+        n_threads: int | None = None,
+        *,
+        on_missing: str = "refuse",
+        return_status: bool = False,
+    ) -> Any:
         """Denoise points: array in, array out; table in, the same kind of table out with its columns moved.
 
         Parameters
@@ -103,6 +111,9 @@ class Atlas:
             a Dask array or dataframe and a Spark DataFrame give one that the workers move when it is
             computed.
         n_threads : int, optional
+            By default one for a few rows, and at most as many as there are idle cores.
+        on_missing : "refuse" or "keep"
+            Refuse missing values, which are NaN and nulls, or leave rows that have some unchanged.
         return_status : bool
             Whether to return the status of each row as well. For a Dask array it is a lazy array, too; for
             RecordBatchReaders, Dask dataframes and Spark DataFrames it is refused.
@@ -113,18 +124,23 @@ class Atlas:
             With `preprocess`, a coordinate that does not change keeps its value to the last bit.
         status : array of str
             Only with `return_status`. "ok": moved. "outside": unchanged, since no chart is in reach.
-            "failed": unchanged, since the result is beyond the range of its type. With `preprocess` also
-            "clipped": moved, but from the limit, since a coordinate lies beyond it.
+            "failed": unchanged, since the result is beyond the range of its type. "missing": unchanged, since
+            a value is missing. With `preprocess` also "clipped": moved, but from the limit, since a
+            coordinate lies beyond it.
         """
         n_threads = checked_threads(n_threads)
-        from dpmd_fast.tables.frames import is_table, transform_table
-        from dpmd_fast.tables.lazy import is_lazy, transform_lazy
+        cleaner: RowCleaner = self if on_missing == "refuse" else keep_or_refuse(self, on_missing)
+        if type(Z) is not np.ndarray:
+            from dpmd_fast.tables.frames import is_table, transform_table
+            from dpmd_fast.tables.lazy import is_lazy, transform_lazy
 
-        if is_table(Z):
-            return transform_table(self, Z, n_threads, return_status)
-        if is_lazy(Z):
-            return transform_lazy(self, Z, return_status)
-        moved, codes = self.move(checked_points("Z", Z, columns=self.n_columns), n_threads)
+            if is_table(Z):
+                return transform_table(cleaner, Z, n_threads, return_status)
+            if is_lazy(Z):
+                return transform_lazy(cleaner, Z, return_status)
+        points = checked_table("Z", Z, self.n_columns)
+        check_rows(cleaner, "Z", points)
+        moved, codes = cleaner.move(points, n_threads)
         return (moved, words_of(codes)) if return_status else moved
 
     def move(self, points: Points, n_threads: int | None = None, name: str = "Z") -> tuple[Points, Codes]:
@@ -132,29 +148,32 @@ class Atlas:
 
         `points` must be finite and have the atlas's columns; messages call them `name`.
         """
-        moved = np.empty_like(points, order="C")
-        status = np.zeros(len(points), np.int8)
         rows = max(1024, _BLOCK_BYTES // (8 * points.shape[1]))
+        if len(points) <= rows:
+            return self._moved_block(points, n_threads, name)
+        moved, status = np.empty_like(points, order="C"), np.empty(len(points), np.int8)
         for start in range(0, len(points), rows):
             part = slice(start, start + rows)
-            block = np.asarray(points[part], dtype=np.float64)
-            if self.preprocess is None:
-                result, reached = self.moved_inside(block, n_threads)
-                status[part][~reached] = OUTSIDE
-            else:
-                result, reached, clipped = self.preprocess.moved(
-                    block, lambda inside: self.moved_inside(inside, n_threads), name
-                )
-                beyond = reached & ~(np.abs(result) <= np.finfo(moved.dtype).max).all(axis=1)
-                for code, where in ((CLIPPED, clipped), (OUTSIDE, ~reached), (FAILED, beyond)):
-                    status[part][where] = code
-                reached &= ~beyond
-            if reached.all():
-                moved[part] = result
-            else:
-                moved[part] = points[part]
-                moved[part][reached] = result[reached]
+            moved[part], status[part] = self._moved_block(points[part], n_threads, name)
         return moved, status
+
+    def _moved_block(self, points: Points, n_threads: int | None, name: str) -> tuple[Points, Codes]:
+        block = np.asarray(points, dtype=np.float64)
+        status = np.zeros(len(points), np.int8)
+        if self.preprocess is None:
+            result, reached = self.moved_inside(block, n_threads)
+        else:
+            result, reached, clipped = self.preprocess.moved(
+                block, lambda inside: self.moved_inside(inside, n_threads), name
+            )
+            beyond = reached & ~(np.abs(result) <= np.finfo(points.dtype).max).all(axis=1)
+            status[clipped] = CLIPPED
+            status[beyond] = FAILED
+        if not reached.all():
+            status[~reached] = OUTSIDE
+        if (stay := (status == OUTSIDE) | (status == FAILED)).any():
+            result[stay] = block[stay]
+        return result.astype(points.dtype, copy=False), status
 
     def moved_inside(self, points: Floats, n_threads: int | None) -> tuple[Floats, NDArray[np.bool_]]:
         """Move finite points in preprocessed units; also return which of them a chart reaches."""

@@ -321,7 +321,8 @@ class Preprocessor:
             )
 
     def _check_positive(self, name: str, points: Points) -> None:
-        low = np.flatnonzero(np.array(self.log) & (points <= 0.0).any(axis=0))
+        logged = self._arrays[0]
+        low = logged[(points[:, logged] <= 0.0).any(axis=0)]
         if len(low):
             raise UserValueError(not_positive(name, [label(self.column_names, place) for place in low]))
 

@@ -69,7 +69,7 @@ def fit_reference(
     Y: Points, bandwidth: float, dim: int, beta: float, n_threads: int | None
 ) -> FittedReference:
     """Compute local PCA at every row of `Y` (P_{y_i} of the paper: once, at the bandwidth of the weights)."""
-    index = build_index(Y, bandwidth, n_threads)
+    index = build_index(Y, bandwidth)
     bases, counts = local_tangents(index, dim, n_threads)
     return FittedReference(index, bases, counts, beta, n_threads)
 

@@ -28,7 +28,7 @@ def denoise_anndata(
     use: str = "X",
     key_added: str = "X_dpmd",
     noise: Any = None,
-    on_missing: str = "fill",
+    on_missing: str | None = None,
     overwrite: bool = False,
     n_threads: int | None = None,
 ) -> None:
@@ -45,8 +45,10 @@ def denoise_anndata(
     key_added : str
         Where the cleaned points go: ``obsm[key_added]``, float32 if what was cleaned is. With "X_dpmd",
         ``uns["dpmd"]`` gets the guarantee and ``obs["dpmd_status"]`` the status of each cell.
-    noise, on_missing
-        For a mixture, which needs `noise`: see `Mixture.transform`. Missing values are NaN.
+    noise
+        For a mixture, which needs it: see `Mixture.transform`.
+    on_missing : str, optional
+        What becomes of missing values, which are NaN: see the model's `transform`.
     overwrite : bool
         Whether to replace these keys if they exist.
     n_threads : int, optional
@@ -77,7 +79,7 @@ def denoise_anndata(
     status = np.empty(adata.n_obs, np.int8)
     start = 0
     for block in dense_blocks(matrix, positions, dtype, _rows_at_a_time(matrix)):
-        check_rows(cleaner, f"adata.{use}", block)
+        check_rows(cleaner, f"adata.{use}", block, start)
         part = slice(start, start + len(block))
         moved[part], status[part] = cleaner.move(block, n_threads, f"adata.{use}")
         start += len(block)

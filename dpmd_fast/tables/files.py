@@ -42,7 +42,7 @@ def transform_file(
     target: str | os.PathLike[str],
     *,
     noise: Any = None,
-    on_missing: str = "fill",
+    on_missing: str | None = None,
     deviation_suffix: str | None = None,
     status_column: str | None = None,
     overwrite: bool = False,
@@ -61,9 +61,10 @@ def transform_file(
         rows.
     noise : number, array or mapping, optional
         For a mixture, which needs it: see `Mixture.transform`.
-    on_missing : {"fill", "keep", "refuse"}
-        For a mixture: what becomes of missing values, which are nulls, NaN and the empty cells of a CSV file.
-        Those that are kept become nulls, and NaN in .npy. An atlas refuses missing values.
+    on_missing : {"fill", "keep", "refuse"}, optional
+        What becomes of missing values, which are nulls, NaN and the empty cells of a CSV file: see the
+        model's `transform`. By default a mixture fills them in, and an atlas refuses them. Those that are
+        kept become nulls, and NaN in .npy.
     deviation_suffix : str, optional
         For a mixture and a table: adds a column with the posterior deviation of each cleaned column, under
         the column's name with this suffix; after all columns and before the status.

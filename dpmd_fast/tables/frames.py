@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from dpmd_fast.arguments import Points, shown
 from dpmd_fast.columns import (
     Number,
     arrow_array,
-    arrow_block,
     arrow_number_type,
+    arrow_points,
     is_arrow,
     is_of,
     is_pandas,
@@ -33,13 +34,20 @@ from dpmd_fast.columns import (
 )
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.status import FAILED, Codes, words_of
-from dpmd_fast.tables.protocol import RowCleaner, called, check_rows, has_deviations
+from dpmd_fast.tables.protocol import RowCleaner, called, check_rows, has_deviations, takes_missing
 
 _ROWS = 1 << 16  # read and moved at a time
+_FEW = 1000  # rows of a frame that may be copied to see what it is
 _WIDE = np.dtype(np.float64)
 _NO_VALUES = ("null", "null[pyarrow]", "Null")  # types of columns in which every value is missing
 
+_LARGEST = {number: float(np.finfo(number).max) for number in (np.float32, np.float64)}
+
 Chosen = dict[int, Number]  # position of each column that is cleaned, in the order of the model, and its type
+
+# Schema of the last table that a cleaner got, its columns that are cleaned, and the schema of the result: to
+# find them takes longer than to clean a row.
+_layouts: WeakKeyDictionary[RowCleaner, tuple[Any, Chosen, Any]] = WeakKeyDictionary()
 
 
 class _Cleaned(NamedTuple):
@@ -126,25 +134,44 @@ class ArrowTransform:
         self, cleaner: RowCleaner, schema: Any, what: str, deviation_suffix: str | None = None
     ) -> None:
         self._cleaner, self._what = cleaner, what
-        self._chosen = _choose(cleaner, schema.names, schema.types, arrow_number_type, what)
-        self.schema = schema_after(schema, self._chosen)
+        known = _layouts.get(cleaner)
+        if known is None or not known[0].equals(schema, check_metadata=True):
+            chosen = _choose(cleaner, schema.names, schema.types, arrow_number_type, what)
+            known = _layouts[cleaner] = schema, chosen, schema_after(schema, chosen)
+        _, self._chosen, self.schema = known
         self.added: tuple[str, ...] = ()
         if deviation_suffix is not None:
             self.schema, self.added = _with_deviations(self.schema, self._chosen, deviation_suffix, what)
 
-    def __call__(self, part: Any, n_threads: int | None) -> tuple[Any, Codes]:
-        """Return the cleaned table or batch, and a status code for each row."""
+    def __call__(self, part: Any, n_threads: int | None, first_row: int = 0) -> tuple[Any, Codes]:
+        """Return the cleaned table or batch, and a status code for each row.
+
+        Messages call the first row `first_row`.
+        """
         import pyarrow as pa
 
-        whole = part if isinstance(part, pa.Table) else pa.Table.from_batches([part])
-        pieces = whole.select(list(self._chosen)).to_batches(max_chunksize=_ROWS)
-        blocks = (arrow_block(piece.columns, _WIDE) for piece in pieces)
-        columns = list(part.columns)
+        taken = part.select(list(self._chosen))
+        if not isinstance(part, pa.RecordBatch) or len(part) > _ROWS:
+            whole = taken if isinstance(taken, pa.Table) else pa.Table.from_batches([taken])
+            pieces = whole.to_batches(max_chunksize=_ROWS)
+        else:
+            pieces = [taken]
+        blocks = (arrow_points(piece, _WIDE) for piece in pieces)
         cleaned = _cleaned(
-            self._cleaner, blocks, part.num_rows, self._chosen, n_threads, self._what, bool(self.added)
+            self._cleaner,
+            blocks,
+            part.num_rows,
+            self._chosen,
+            n_threads,
+            self._what,
+            bool(self.added),
+            first_row,
         )
+        columns = [None if place in self._chosen else part.column(place) for place in range(part.num_columns)]
+        gaps = self._cleaner.missing != "refuse"
         for position, column in zip(self._chosen, cleaned.columns, strict=True):
-            columns[position] = arrow_array(column, nan_is_null=self.schema.field(position).nullable)
+            nan_is_null = gaps and self.schema.field(position).nullable
+            columns[position] = arrow_array(column, nan_is_null=nan_is_null)
         deviations = sorted(zip(self._chosen, cleaned.deviations, strict=False))  # none unless asked for
         columns += [arrow_array(column, nan_is_null=True) for _, column in deviations]
         return type(part).from_arrays(columns, schema=self.schema), cleaned.codes
@@ -182,30 +209,58 @@ def _transform_reader(cleaner: RowCleaner, reader: Any, n_threads: int | None, r
             argument="return_status",
         )
     transform = ArrowTransform(cleaner, reader.schema, called(cleaner))
-    return pa.RecordBatchReader.from_batches(
-        transform.schema, (transform(batch, n_threads)[0] for batch in reader)
-    )
+
+    def batches() -> Iterator[Any]:
+        start = 0
+        for batch in reader:
+            yield transform(batch, n_threads, start)[0]
+            start += len(batch)
+
+    return pa.RecordBatchReader.from_batches(transform.schema, batches())
 
 
 def _transform_pandas(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
-    what, names = called(cleaner), [str(name) for name in frame.columns]
-    types = list(frame.dtypes)
-    if cleaner.kind != "atlas":
-        for place in cleaned_places(cleaner, names, what):
-            types[place] = _type_of(frame.iloc[:, place])
+    what, labels = called(cleaner), frame.columns
+    names = [str(label) for label in labels]
+    places = cleaned_places(cleaner, names, what)
+    if places == [*range(len(names))] and (points := _one_array(frame)) is not None:
+        check_rows(cleaner, what, points)
+        moved, codes = cleaner.move(points, n_threads, what)
+        return type(frame)(moved, index=frame.index, columns=labels, copy=False).__finalize__(frame), codes
+    before = list(frame.dtypes)
+    types = before.copy()
+    by_label = labels.is_unique  # by position it takes five times as long
+
+    def column_at(place: int) -> Any:
+        return frame[labels[place]] if by_label else frame.iloc[:, place]
+
+    if takes_missing(cleaner) and object in types:
+        for place in places:
+            types[place] = _type_of(column_at(place))
     chosen = _choose(cleaner, names, types, pandas_number_type, what)
     blank = np.full(len(frame), np.nan)
     arrays = [
-        blank if str(types[place]) == _NO_VALUES[0] else pandas_values(frame.iloc[:, place])
-        for place in chosen
+        blank if str(types[place]) == _NO_VALUES[0] else pandas_values(column_at(place)) for place in chosen
     ]
     single = set(chosen.values()) == {np.float32}
     blocks = pandas_blocks(arrays, len(frame), np.dtype(np.float32) if single else _WIDE, _ROWS)
     cleaned = _cleaned(cleaner, blocks, len(frame), chosen, n_threads, what)
     out = frame.copy(deep=False)
     for position, column in zip(chosen, cleaned.columns, strict=True):
-        out.isetitem(position, _as_pandas(column, frame.dtypes.iloc[position]))
+        out.isetitem(position, _as_pandas(column, before[position]))
     return out, cleaned.codes
+
+
+def _one_array(frame: Any) -> Points | None:
+    """Return the values of a small frame that pandas keeps as one array of floats, None of any other.
+
+    For few rows: to look at the type of every column takes longer than to clean them. If pandas gives the
+    same memory twice, there is nothing but one array, hence one type; a single column may be of any kind.
+    """
+    plain = type(frame) is sys.modules["pandas"].DataFrame and 0 < len(frame) <= _FEW
+    points: Points = frame.to_numpy() if plain and frame.shape[1] > 1 else np.empty(0, np.int8)
+    same = points.dtype in (np.float32, np.float64) and points.ctypes.data == frame.to_numpy().ctypes.data
+    return points if same else None
 
 
 def _type_of(column: Any) -> Any:
@@ -249,13 +304,15 @@ def schema_after(schema: Any, chosen: Chosen) -> Any:
     """Return the schema with the types of the moved columns."""
     import pyarrow as pa
 
-    fields = list(schema)
+    types, fields = schema.types, list(schema)
+    wanted = {number: pa.from_numpy_dtype(number) for number in set(chosen.values())}
     changed = {}
     for position, number in chosen.items():
-        wanted = pa.from_numpy_dtype(number)
-        if fields[position].type != wanted:
+        if types[position] != wanted[number]:
             changed[fields[position].name] = str(np.dtype(number))
-            fields[position] = fields[position].with_type(wanted)
+            fields[position] = fields[position].with_type(wanted[number])
+    if not changed:
+        return schema
     return pa.schema(fields, metadata=_metadata_after(schema.metadata, changed))
 
 
@@ -284,8 +341,10 @@ def _choose(
     what: str,
 ) -> Chosen:
     """Return the columns of a table that are cleaned, or refuse the table."""
-    found = {place: number_type(types[place]) for place in cleaned_places(cleaner, names, what)}
-    if cleaner.kind != "atlas":
+    places = cleaned_places(cleaner, names, what)
+    numbers = {kind: number_type(kind) for kind in {types[place] for place in places}}
+    found = {place: numbers[types[place]] for place in places}
+    if takes_missing(cleaner):
         found.update({place: np.float64 for place in found if str(types[place]) in _NO_VALUES})
     chosen = {place: number for place, number in found.items() if number is not None}
     if len(chosen) < len(found):
@@ -302,30 +361,37 @@ def _cleaned(
     n_threads: int | None,
     what: str,
     deviations: bool = False,
+    first_row: int = 0,
 ) -> _Cleaned:
     """Return the cleaned columns of all blocks together."""
-    columns: list[Points] = [np.empty(rows, dtype=number) for number in chosen.values()]
+    numbers_of = list(chosen.values())
+    table = np.empty((len(chosen), rows)) if set(numbers_of) == {np.float64} else None  # all columns at once
+    columns: list[Points] = [np.empty(rows, number) for number in numbers_of] if table is None else [*table]
     spreads: list[Points] = [np.empty_like(column) for column in columns] if deviations else []
     status = np.empty(rows, np.int8)
-    most = np.array([np.finfo(number).max for number in chosen.values()], dtype=np.float64)
+    most = np.array([_LARGEST[number] for number in numbers_of])
+    least = min(most)
     start = 0
     for block in blocks:
-        check_rows(cleaner, what, block)
+        check_rows(cleaner, what, block, first_row + start)
         part = slice(start, start + len(block))
         if deviations:
             assert has_deviations(cleaner)
             moved, spread, status[part] = cleaner.move_with_deviations(block, n_threads, what)
         else:
             moved, status[part] = cleaner.move(block, n_threads, what)
-        within = np.abs(moved) <= most
-        if cleaner.missing != "refuse":
-            within |= np.isnan(moved)  # still missing
-        beyond = ~within.all(axis=1)
-        if beyond.any():
+        if len(moved) and not (-least <= moved.min() and moved.max() <= least):  # never true of NaN
+            within = np.abs(moved) <= most
+            if cleaner.missing != "refuse":
+                within |= np.isnan(moved)  # still missing
+            beyond = ~within.all(axis=1)
             moved[beyond] = block[beyond]
             status[part][beyond] = FAILED
-        for column, numbers in zip(columns, moved.T, strict=True):
-            column[part] = numbers
+        if table is not None:
+            table[:, part] = moved.T
+        else:
+            for column, numbers in zip(columns, moved.T, strict=True):
+                column[part] = numbers
         if deviations:
             known = (spread <= most) & ~np.isnan(moved) & (status[part] != FAILED)[:, None]
             for column, numbers in zip(spreads, np.where(known, spread, np.nan).T, strict=True):

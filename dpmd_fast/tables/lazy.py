@@ -23,7 +23,7 @@ from dpmd_fast.columns import (
 from dpmd_fast.errors import UserTypeError, UserValueError
 from dpmd_fast.status import WORDS, words_of
 from dpmd_fast.tables.frames import cleaned_places, is_reader, is_table, not_numeric, transform_table
-from dpmd_fast.tables.protocol import Model, RowCleaner, called, check_rows, cleaner_of
+from dpmd_fast.tables.protocol import KeepMissing, Model, RowCleaner, called, check_rows, cleaner_of
 
 
 def transform_batches(
@@ -32,11 +32,11 @@ def transform_batches(
     n_threads: int | None = 1,
     *,
     noise: Any = None,
-    on_missing: str = "fill",
+    on_missing: str | None = None,
 ) -> Iterator[Any]:
     """Yield Arrow record batches with the columns of a model cleaned, one for one; others pass through.
 
-    A mixture needs `noise`; it and `on_missing` are those of `Mixture.transform`.
+    A mixture needs `noise`. It and `on_missing` are those of the model's `transform`.
     """
     return _transform_batches(_without_receipt(cleaner_of(model, noise, on_missing)), batches, n_threads)
 
@@ -79,6 +79,8 @@ def transform_lazy(cleaner: RowCleaner, Z: Any, return_status: bool) -> Any:
 
 def _without_receipt(cleaner: Any) -> RowCleaner:
     """Return a copy for workers, which need not know of a ledger."""
+    if isinstance(cleaner, KeepMissing):
+        return KeepMissing(_without_receipt(cleaner.cleaner))
     return replace(cleaner, receipt=None) if hasattr(cleaner, "receipt") else cleaner  # type: ignore[no-any-return]
 
 

@@ -7,7 +7,6 @@ One thread rewrites one batch, so that no core waits for another; batches are wr
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,10 +19,11 @@ from numpy.typing import NDArray
 from dpmd_fast.arguments import Points, checked_numbers, shown
 from dpmd_fast.columns import places_of
 from dpmd_fast.errors import UserValueError, text_of
+from dpmd_fast.kernels.jit import resolve_threads
 from dpmd_fast.status import WORDS, Codes, codes_of
 from dpmd_fast.tables.formats import Incoming
 from dpmd_fast.tables.frames import ArrowTransform, schema_after
-from dpmd_fast.tables.protocol import RowCleaner, check_rows, has_deviations
+from dpmd_fast.tables.protocol import InvalidValueError, RowCleaner, check_rows, has_deviations
 
 Rewritten = tuple[Any, NDArray[np.int64]]  # a batch, and how many of its rows have each status
 
@@ -118,10 +118,12 @@ class CleaningRewriter(Rewriter):
     def transformed(self, batch: Any, start: int, n_threads: int | None) -> tuple[Any, Codes]:
         try:
             if self.schema is not None:
-                return self._transform(batch, n_threads)
+                return self._transform(batch, n_threads, start)
             points = checked_numbers(self._path, batch)
-            check_rows(self._cleaner, self._path, points)
+            check_rows(self._cleaner, self._path, points, start)
             return self._cleaner.move(points, n_threads, self._path)
+        except InvalidValueError:  # names the row
+            raise
         except UserValueError as problem:
             remedy = "fill" if self._cleaner.missing == "refuse" else "correct"
             raise UserValueError(
@@ -187,33 +189,21 @@ def run(
     with ThreadPoolExecutor(1) as reading, ThreadPoolExecutor(1) as writing:
         coming: Future[Any] = reading.submit(next, items, None)
         start = 0
-        if (item := coming.result()) is not None:  # by all cores: only then is known how they can be used
+        if (item := coming.result()) is not None:  # alone: the model makes ready what all threads use
             coming = reading.submit(next, items, None)
             finish(rewriter.rewrite(item[0], 0, n_threads), item[1])
             start = len(item[0])
-            workers, each = _division(n_threads)
-            waiting: deque[tuple[Future[Rewritten], bool]] = deque()
-            with ThreadPoolExecutor(workers) as moving:
-                while (item := coming.result()) is not None:
-                    coming = reading.submit(next, items, None)
-                    waiting.append((moving.submit(rewriter.rewrite, item[0], start, each), item[1]))
-                    start += len(item[0])
-                    if len(waiting) > workers:
-                        done, ends_group = waiting.popleft()
-                        finish(done.result(), ends_group)
-                for done, ends_group in waiting:
+        workers = resolve_threads(n_threads)
+        waiting: deque[tuple[Future[Rewritten], bool]] = deque()
+        with ThreadPoolExecutor(workers) as moving:
+            while item is not None and (item := coming.result()) is not None:
+                coming = reading.submit(next, items, None)
+                waiting.append((moving.submit(rewriter.rewrite, item[0], start, 1), item[1]))
+                start += len(item[0])
+                if len(waiting) > workers:
+                    done, ends_group = waiting.popleft()
                     finish(done.result(), ends_group)
+            for done, ends_group in waiting:
+                finish(done.result(), ends_group)
         while being_written:
             being_written.popleft().result()
-
-
-def _division(n_threads: int | None) -> tuple[int, int | None]:
-    """Return how many threads rewrite batches, and how many threads each of them may use."""
-    from dpmd_fast.kernels.jit import resolve_threads
-
-    numba: Any = importlib.import_module("numba")  # without types
-    try:
-        several = numba.threading_layer() != "workqueue"  # which serves one thread at a time
-    except ValueError:  # no kernel has been run
-        several = False
-    return (resolve_threads(n_threads), 1) if several else (1, n_threads)

@@ -73,7 +73,7 @@ def test_tables(name, columns, recipe, chosen, drop):
 def _task():
     return SumTask(
         lambda n_threads: MomentSums(
-            build_index(queries(2, 3), 0.8, 1),
+            build_index(queries(2, 3), 0.8),
             2.0,
             1.0,
             choose_lattice(1.0, 1.0, "replace-one").steps,

@@ -380,10 +380,10 @@ def bad_files(tmp_path):
         "half.parquet": (data[: len(data) // 2], "could not be read as Parquet"),
         "nan.parquet": (
             table(b=nan),
-            r"contains NaN or infinity: all values must be finite \(among rows 2816 to 2999\)",
+            "contains NaN or infinity: all values must be finite; the first is NaN in row 2900, column 'b';",
         ),
         "null.parquet": (table(b=[None, *columns["b"][1:]]), "contains NaN or infinity"),
-        "inf.parquet": (table(b=inf), r"contains NaN or infinity.* \(among rows 0 to 255\)"),
+        "inf.parquet": (table(b=inf), r"contains NaN or infinity.* infinity in row 10, column 'b'$"),
         "huge.parquet": (table(b=[1e101] * N), "contains values beyond 1e"),
         "text.parquet": (table(b=["?"] * N), r"has 1 column\(s\) that are not numeric: 'b'"),
         "other.parquet": (pa.table({"a": columns["a"]}), r"lacks 2 column\(s\) of the atlas: 'b', 'c'"),
@@ -527,7 +527,7 @@ def test_points_that_are_put_back(source, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("layer", ["omp", "workqueue"])
-def test_the_threading_layer_does_not_show(tmp_path, layer):
+def test_no_threading_layer_is_started(tmp_path, layer):
     code = """
         import sys
         import numba, numpy as np
@@ -539,7 +539,10 @@ def test_the_threading_layer_does_not_show(tmp_path, layer):
         for threads in (None, 1, 2):
             transform_file(ATLAS, "in.npy", "out.npy", overwrite=True, n_threads=threads)
             np.testing.assert_array_equal(np.load("out.npy"), MOVED)
-        assert numba.threading_layer() == sys.argv[1]
+        try:
+            sys.exit(f"started: {numba.threading_layer()}")
+        except ValueError:
+            pass
     """
     environment = {
         "NUMBA_THREADING_LAYER": layer,

@@ -133,7 +133,11 @@ def test_values_that_are_not_finite(kind, value):
     column = TABLE["b"].to_pylist()
     column[300] = value
     given = KINDS[kind](TABLE.set_column(4, "b", pa.array(column, pa.float64())))
-    with pytest.raises(ValueError, match=r"^Z contains NaN or infinity: all values must be finite$"):
+    kind = "infinity" if value in (float("inf"), -float("inf")) else "NaN"
+    told = (
+        f"^Z contains NaN or infinity: all values must be finite; the first is {kind} in row 300, column 'b'"
+    )
+    with pytest.raises(ValueError, match=told):
         as_arrow(ATLAS.transform(given))
 
 

@@ -143,7 +143,7 @@ def test_arrays(tmp_path, dtype):
     with pytest.raises(ValueError, match=r"^deviation_suffix = '_sd': must be None for an array"):
         transform_file(MIXTURE, tmp_path / "in.npy", tmp_path / "o.npy", noise=NOISE, deviation_suffix="_sd")
     np.save(tmp_path / "bad.npy", np.where(np.arange(N)[:, None] == 300, np.inf, Z))
-    told = r"bad\.npy contains infinity.*\(among rows 256 to 511\); correct or leave out such rows first$"
+    told = r"bad\.npy contains infinity.*; the first is infinity in row 300, column 'a'$"
     with pytest.raises(ValueError, match=told):
         transform_file(MIXTURE, tmp_path / "bad.npy", tmp_path / "o.npy", noise=NOISE)
 
@@ -263,8 +263,8 @@ def test_what_is_refused(source, tmp_path):
         transform_file(MIXTURE, source, target, noise=-1)
     with pytest.raises(ValueError, match=r"^noise = 0\.5: must be None for an atlas"):
         transform_file(ATLAS, source, target, noise=0.5)
-    with pytest.raises(ValueError, match=r"^on_missing = 'keep': must be left out for an atlas"):
-        transform_file(ATLAS, source, target, on_missing="keep")
+    with pytest.raises(ValueError, match=r"^on_missing = 'fill': must be one of 'refuse', 'keep'$"):
+        transform_file(ATLAS, source, target, on_missing="fill")
     with pytest.raises(ValueError, match=r"^deviation_suffix = '_sd': must be None for an atlas"):
         transform_file(ATLAS, source, target, deviation_suffix="_sd")
     for suffix in ("", 3):

@@ -323,14 +323,21 @@ def test_what_a_model_is_asked_for():
     assert cleaner_of(atlas, on_missing="refuse") is atlas
     with pytest.raises(ValueError, match=r"^noise = 0\.5: must be None for an atlas, which does not use it$"):
         cleaner_of(atlas, noise=0.5)
-    with pytest.raises(
-        ValueError, match=r"^on_missing = 'keep': must be left out for an atlas, which refuses"
-    ):
-        cleaner_of(atlas, on_missing="keep")
+    kept = cleaner_of(atlas, on_missing="keep")
+    assert (kept.kind, kept.missing, kept.n_columns, kept.column_names) == (
+        "atlas",
+        "keep",
+        3,
+        ("a", "b", "c"),
+    )
+    with pytest.raises(ValueError, match=r"^on_missing = 'fill': must be one of 'refuse', 'keep'$"):
+        cleaner_of(atlas, on_missing="fill")
     ready = MIXTURE.cleaner(NOISE, "keep")
     assert cleaner_of(ready) is ready
     with pytest.raises(ValueError, match=r"^noise = 0\.5: must be None for a cleaner, which has its own$"):
         cleaner_of(ready, noise=0.5)
+    with pytest.raises(ValueError, match=r"^on_missing = 'fill': must be left out for a cleaner"):
+        cleaner_of(ready, on_missing="fill")
     with pytest.raises(ValueError, match=r"^model is a str: must be an Atlas or a Mixture$"):
         cleaner_of("model.dpmd")
     with pytest.raises(ValueError, match="on_missing"):

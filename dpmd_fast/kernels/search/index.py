@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.jit import device, kernel, single_blas
 from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
 
 LEAF = 64
@@ -48,11 +48,9 @@ class BallIndex(NamedTuple):
     rounding: float  # error of a squared distance between sketches, for sizes that sum to one
 
 
-def build_index(
-    Y: np.ndarray, radius: float, n_threads: int | None = None, *, finest: int = LEAF
-) -> BallIndex:
+def build_index(Y: np.ndarray, radius: float, *, finest: int = LEAF) -> BallIndex:
     """Index the rows of `Y` for balls of one radius; each run of `finest` rows in leaf order lies close."""
-    with threads(n_threads):
+    with single_blas():
         return _build_index(Y, radius, finest)
 
 
@@ -110,7 +108,7 @@ def sketch_queries(index: BallIndex, X: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def visiting_order(index: BallIndex, X: np.ndarray) -> np.ndarray:
     """Return an order of the rows of `X` in which neighbours follow each other, for the caches."""
-    with threads(1):
+    with single_blas():
         return _split(sketch_queries(index, X)[0], LEAF)[0]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.rows import each_row
 from dpmd_fast.kernels.sums.clip import Clipping, clip
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.tiles import add_gram
@@ -31,9 +32,8 @@ def inside_coordinates(
     Y: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
     """Return the coordinates of `subspace_coordinates`, to the last bit, without what is outside."""
-    inside = np.empty((len(Y), basis.shape[1]))
-    with threads(n_threads):
-        _inside(np.ascontiguousarray(Y, dtype=np.float64), center, basis, inside)
+    points, inside = np.ascontiguousarray(Y, dtype=np.float64), np.empty((len(Y), basis.shape[1]))
+    each_row(lambda first, last: _inside(points, center, basis, inside, first, last), len(Y), n_threads)
     return inside
 
 
@@ -41,9 +41,9 @@ def subspace_points(
     X: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
     """Return the points m + V x (n, D) with coordinates `X` (n, q)."""
-    out = np.empty((len(X), len(center)))
-    with threads(n_threads):
-        _points(np.ascontiguousarray(X, dtype=np.float64), center, np.ascontiguousarray(basis.T), out)
+    points, out = np.ascontiguousarray(X, dtype=np.float64), np.empty((len(X), len(center)))
+    across = np.ascontiguousarray(basis.T)
+    each_row(lambda first, last: _points(points, center, across, out, first, last), len(X), n_threads)
     return out
 
 
@@ -71,10 +71,10 @@ def _project(Y, i, center, basis, inside):
             inside[i, e] += value * basis[k, e]
 
 
-@kernel(parallel=True)
-def _inside(Y, center, basis, inside):
-    for i in prange(len(Y)):
-        _project(Y, np.int64(i), center, basis, inside)
+@kernel
+def _inside(Y, center, basis, inside, first, last):
+    for i in range(first, last):
+        _project(Y, i, center, basis, inside)
 
 
 @kernel(parallel=True)
@@ -90,11 +90,11 @@ def _coordinates(Y, center, basis, inside, outside):
             outside[i, k] = value
 
 
-@kernel(parallel=True)
-def _points(X, center, across, out):
-    n, q = X.shape
+@kernel
+def _points(X, center, across, out, first, last):
+    q = X.shape[1]
     D = len(center)
-    for i in prange(n):
+    for i in range(first, last):
         for k in range(D):
             out[i, k] = center[k]
         for e in range(q):

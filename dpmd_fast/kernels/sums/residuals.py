@@ -39,7 +39,7 @@ def make_frames(
     centers: np.ndarray, tangents: np.ndarray, h: float, normal: float, n_threads: int | None = None
 ) -> ResidualFrames:
     """Return frames for charts with `centers` (K, D) and `tangents` (K, D, d)."""
-    index = build_index(centers, h, n_threads, finest=LANES)
+    index = build_index(centers, h, finest=LANES)
     rows = tangents[index.order].transpose(0, 2, 1)
     return ResidualFrames(index, pack_quads(centers[index.order]), pack_quads(rows), float(normal))
 

@@ -122,7 +122,7 @@ class Rounds:
 
 def release_anchors(mechanism: Mechanism, anchors: Floats, h: float, mu: float) -> FirstRelease:
     """Release the moments of round 1."""
-    index = build_index(anchors, h, mechanism.n_threads)
+    index = build_index(anchors, h)
     tau = CLIP_SHARE * float(record_norms(index, anchors, 2.0, C, mechanism.n_threads).max())
     lattice = choose_lattice(mu, tau, mechanism.adjacency)
     values = mechanism.release(SumTask(partial(MomentSums, index, 2.0, tau, lattice.steps, C)), lattice)

@@ -58,7 +58,7 @@ def greedy_cover(points: Floats, radius: float) -> Floats:
 
 def public_moments(Z: Floats, at: Floats, h: float, c: float, n_threads: int | None = None) -> LocalMoments:
     """Return the moments of the public points around `at`, without clipping or noise."""
-    index = build_index(at, h, n_threads)
+    index = build_index(at, h)
     tau = float(record_norms(index, Z, 2.0, c, n_threads).max())
     if tau == 0.0:
         tau = 1.0
@@ -182,7 +182,7 @@ def predict_round(
     """
     flat = smoothed(Z, h, dim, n_threads)
     anchors = greedy_cover(flat, cover * h)
-    index = build_index(anchors, h, n_threads)
+    index = build_index(anchors, h)
     tau = CLIP_SHARE * float(record_norms(index, anchors, 2.0, HOMOGENEOUS, n_threads).max())
     norms = record_norms(index, flat, 2.0, HOMOGENEOUS, n_threads)
     clip = np.minimum(1.0, tau / np.maximum(norms, 1e-300))

@@ -52,6 +52,7 @@ fuzz: $(VENV)/.installed-test
 
 compare: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/compare.py --output benchmarks/results/compare.md
+	$(BIN)/python benchmarks/latency.py --output benchmarks/results/latency.md
 	$(BIN)/python benchmarks/page.py
 
 # asv takes the code as it is; results go to .asv, tables to benchmarks/results

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a sc
 from benchmarks.markdown import write
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("limits", "compare", "scaling", "suites-quick")  # in the order of the page
+PARTS = ("limits", "compare", "latency", "scaling", "suites-quick")  # in the order of the page
 INTRO = """# Performance
 
 Every table names its machine, and all but the last say how idle it was. `python benchmarks/page.py` assembles
@@ -23,7 +23,7 @@ this page from what these commands write to `benchmarks/results` (minutes: when 
 | --- | --- | --- |
 | `make bench` | the asv suites at small sizes: kernels, start, fit, release, transform, noise, ledger | 4 |
 | `make bench-full` | the same at the sizes of `make compare`, and compilation from nothing | 60 |
-| `make compare` | ratios to seven other packages, both sides in one run | 15 |
+| `make compare` | ratios to seven other packages, both sides in one run; the latency of `transform` | 17 |
 | `make scaling` | time and peak memory against n, D, m, K and threads, with fitted exponents | 10 |
 | `make limits` | stages beside the rates of DGEMM, memory and the stream cipher | 2 |
 

@@ -38,7 +38,7 @@ def _run_all(rng: np.random.Generator) -> None:
         for mechanism in ("moments", "projector"):
             private = DPManifoldDenoiser(bandwidth=3.0, dim=1, budget=budget, mechanism=mechanism)
             private.fit(reference).transform(queries)
-        release_atlas(
+        atlas = release_atlas(
             reference,
             anchors,
             dim=1,
@@ -47,6 +47,7 @@ def _run_all(rng: np.random.Generator) -> None:
             rounds=2,
             accept_risk=True,
         )
+        atlas.transform(queries)  # of few rows, for which there are kernels
         dp_projector(reference, queries[0], 3.0, 1, budget)
         gradient_descent(reference, queries, 3.0, 1, steps=2)
         count_neighbors(build_index(reference, 3.0), queries)

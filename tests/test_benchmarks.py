@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -241,6 +242,32 @@ def test_report_is_written_as_it_comes(tmp_path, capsys):
     markdown.print_report(parts(), output)
     assert output.read_text() == "# one\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n"
     assert capsys.readouterr().out.startswith("# one\n\n| a | b |")
+
+
+def test_latencies_are_those_of_every_client_and_side():
+    latency = importlib.import_module("benchmarks.latency")
+    calls = {"short": lambda X: time.sleep(1e-3), "long": lambda X: time.sleep(4e-3)}
+    found = latency.timed(calls, np.zeros((1, 1)), 2, 0.02)
+    for name, least in (("short", 1e-3), ("long", 4e-3)):
+        assert len(found[name].all) >= 2 * latency.TURNS  # two clients, at least once in every turn
+        assert least <= found[name].median <= found[name].high
+    assert latency.Times([float(number) for number in range(100)]).high == 99.0
+    assert latency.Times([3.0, 1.0, 2.0]).high == 3.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_the_busy_process_ends():
+    latency = importlib.import_module("benchmarks.latency")
+    before = set(children())
+    with latency.busy_process():
+        during = set(children()) - before
+        assert len(during) == 1
+    assert set(children()) == before
+
+
+def children():
+    """Process ids of the children of this process."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
 def test_growth_counts_memory_that_was_free_before():

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel
-from dpmd_fast.kernels.rows import each_row
+from dpmd_fast.kernels.rows import FEW, each_row
 from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits, leaf_gaps
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask
@@ -87,8 +87,10 @@ def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.
     )
     boxes = (index.spreads, index.sizes[index.leaf_nodes], index.leaf_low, index.leaf_high)
 
+    mover = _move_few if len(moved) <= FEW else _move
+
     def work(first: int, last: int) -> None:
-        _move(sizes, sketch, boxes, *field[1:], moved[first:last], reached[first:last])
+        mover(sizes, sketch, boxes, *field[1:], moved[first:last], reached[first:last])
 
     each_row(work, len(moved), n_threads)
     return moved, reached
@@ -206,3 +208,10 @@ def _move(sizes, sketch, boxes, centers, masses, frames, offsets, slopes, pull, 
             for k in range(D):
                 X[q, k] = start[k]
         reached[q] = ok
+
+
+@kernel(keeps_lock=True)
+def _move_few(
+    sizes, sketch, boxes, centers, masses, frames, offsets, slopes, pull, strength, passes, X, reached
+):
+    _move(sizes, sketch, boxes, centers, masses, frames, offsets, slopes, pull, strength, passes, X, reached)

@@ -32,11 +32,17 @@ JIT_DISABLED = bool(_config.DISABLE_JIT)
 prange = numba.prange
 
 
-def kernel(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
-    """Compile `function` in nopython mode, to be called from Python or from other kernels."""
+def kernel(
+    function: Callable[..., Any] | None = None, *, parallel: bool = False, keeps_lock: bool = False
+) -> Any:
+    """Compile `function` in nopython mode, to be called from Python or from other kernels.
+
+    It runs without Python's lock, so that other threads go on meanwhile, unless it `keeps_lock`: for work of
+    microseconds, after which it would have to wait for the lock as long as other threads please.
+    """
     if function is None:
-        return functools.partial(kernel, parallel=parallel)
-    return _compiled(function, parallel=parallel)
+        return functools.partial(kernel, parallel=parallel, keeps_lock=keeps_lock)
+    return _compiled(function, parallel=parallel, nogil=not keeps_lock)
 
 
 def device(function: Callable[..., Any] | None = None, *, inline: bool = False, generic: bool = False) -> Any:
@@ -56,9 +62,9 @@ def device(function: Callable[..., Any] | None = None, *, inline: bool = False, 
     return _compiled(function, cache=not generic, **options)
 
 
-def _compiled(function: Callable[..., Any], *, cache: bool = True, **options: Any) -> Any:
+def _compiled(function: Callable[..., Any], *, cache: bool = True, nogil: bool = True, **options: Any) -> Any:
     """Compile `function`, and cache it if that is allowed and Numba finds a folder it can write."""
-    compiler = functools.partial(_njit, nogil=True, error_model="numpy", **options)
+    compiler = functools.partial(_njit, nogil=nogil, error_model="numpy", **options)
     if cache and os.environ.get(_SWITCH, "1") != "0":
         try:
             return _keyed(compiler(cache=True)(function))

@@ -18,11 +18,16 @@ from time import perf_counter
 
 from dpmd_fast.kernels.jit import resolve_threads
 
+# Rows for which kernels keep Python's lock. Four threads with one row at a time, their 99th percentile over
+# that of one: 1 to 3 for an atlas with the lock, 30 to 60 without (10 columns; benchmarks/latency.py).
+FEW = 16
 _FIRST = 64  # rows of which the caller takes the time before it asks for help
 _WORTH = 5e-4  # seconds of work for each thread that make up for waking it
 _LEAST = 2e-4  # seconds that a range of rows should take: the call of a kernel takes 1e-5
+_ALONE = 2e-3  # seconds after which a thread that works alone looks again whether a core is idle
 _SHARE = 4  # ranges of each thread if all were as long as the next one; they get shorter toward the end
 _LOAD = "/proc/loadavg"
+_CORES = os.cpu_count() or 1  # asked once: it takes 1e-5 seconds
 
 Work = Callable[[int, int], object]
 
@@ -43,15 +48,16 @@ def each_row(work: Work, rows: int, n_threads: int | None = None) -> None:
     if count == 1:
         work(_FIRST, rows)
     else:
-        _Shared(work, rows, max(1, int(_LEAST / each)), count, idle_only=n_threads is None).run()
+        _Shared(work, rows, each, count, idle_only=n_threads is None).run()
 
 
 class _Shared:
     """Rows from `_FIRST` on that several threads take ranges of."""
 
-    def __init__(self, work: Work, rows: int, least: int, count: int, *, idle_only: bool) -> None:
+    def __init__(self, work: Work, rows: int, each: float, count: int, *, idle_only: bool) -> None:
         self._work, self._rows, self._next = work, rows, _FIRST
-        self._least, self._count, self._idle_only = least, count, idle_only
+        self._least, self._alone = max(1, int(_LEAST / each)), max(1, int(_ALONE / each))
+        self._count, self._idle_only = count, idle_only
         self._lock = threading.Lock()
         self._helpers: list[Future[None]] = []
 
@@ -60,7 +66,7 @@ class _Shared:
         try:
             while True:
                 self._invite()
-                if (part := self._take()) is None:
+                if (part := self._take(self._least if self._helpers else self._alone)) is None:
                     break
                 self._work(*part)
         finally:
@@ -82,16 +88,16 @@ class _Shared:
             self._count = 1
 
     def _help(self) -> None:
-        while not (self._idle_only and idle_cores() < 0) and (part := self._take()) is not None:
+        while not (self._idle_only and idle_cores() < 0) and (part := self._take(self._least)) is not None:
             self._work(*part)
 
-    def _take(self) -> tuple[int, int] | None:
+    def _take(self, least: int) -> tuple[int, int] | None:
         with self._lock:
             first = self._next
             left = self._rows - first
             if left <= 0:
                 return None
-            size = max(self._least, left // (_SHARE * self._count))
+            size = max(least, left // (_SHARE * self._count))
             self._next = first + size if left - size >= self._least else self._rows
             return first, self._next
 
@@ -101,7 +107,6 @@ def idle_cores() -> int:
 
     Linux counts the threads that run or could run, of all processes. Where it cannot be told, all are idle.
     """
-    cores = os.cpu_count() or 1
     try:
         file = os.open(_LOAD, os.O_RDONLY)
         try:
@@ -109,8 +114,8 @@ def idle_cores() -> int:
         finally:
             os.close(file)
     except (OSError, ValueError, IndexError):
-        return cores
-    return cores - running
+        return _CORES
+    return _CORES - running
 
 
 _pool: ThreadPoolExecutor | None = None

@@ -21,6 +21,7 @@ from dpmd_fast.atomic import atomic_write
 from dpmd_fast.columns import CHOOSE, arrow_block, arrow_number_type, checked_columns, places_of, quoted
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.tables.formats import Incoming, explained, format_of, open_batches, open_writer
+from dpmd_fast.tables.nulls import refuse_nulls
 from dpmd_fast.tables.protocol import Model, RowCleaner, cleaner_of
 from dpmd_fast.tables.rewrite import CleaningRewriter, PointsRewriter, Rewriter, run
 
@@ -89,6 +90,7 @@ def transform_file(
     n_threads = checked_threads(n_threads)
     cleaner = cleaner_of(model, noise, on_missing)
     check_pair(read, written, status_column, deviation_suffix)
+    refuse_nulls(read, cleaner)
     numbers = _numbers(cleaner, read)
     return _rewrite(
         read,

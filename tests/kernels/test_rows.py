@@ -128,7 +128,7 @@ def test_nobody_waits_for_a_helper_that_has_not_begun(idle):
 
 
 def test_idle_cores(monkeypatch, tmp_path):
-    monkeypatch.setattr(rows_module.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(rows_module, "_CORES", 4)
     text = tmp_path / "loadavg"
     monkeypatch.setattr(rows_module, "_LOAD", str(text))
     assert idle_cores() == 4  # where there is no such file

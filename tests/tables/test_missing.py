@@ -181,6 +181,22 @@ def test_a_value_missing_late_is_named_by_its_row(tmp_path):
             transform_file(ATLAS, tmp_path / f"in{suffix}", tmp_path / f"out{suffix}")
 
 
+def test_nulls_of_a_parquet_file_are_found_before_its_rows_are_moved(tmp_path, monkeypatch):
+    many = np.tile(WHOLE, (20, 1))
+    table = pa.table(dict(zip(NAMES, many.T, strict=True)))
+    late = pa.array(many[:, 2], mask=np.arange(len(many)) == 55_555)
+    source, target = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    pq.write_table(table.set_column(2, "c", late), source, row_group_size=10_000)
+    moved = []
+    move = type(ATLAS).move
+    monkeypatch.setattr(type(ATLAS), "move", lambda *given: moved.append(len(given[1])) or move(*given))
+    with pytest.raises(ValueError, match=told(55_555, "'c'")):
+        transform_file(ATLAS, source, target)
+    assert moved == []
+    assert transform_file(ATLAS, source, target, on_missing="keep").status["missing"] == 1
+    assert sum(moved) == len(many) - 1
+
+
 def test_the_command(tmp_path, capsys):
     ATLAS.save(tmp_path / "atlas.dpmd")
     source, target = tmp_path / "in.parquet", tmp_path / "out.parquet"

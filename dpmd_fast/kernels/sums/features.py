@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.rows import each_row
+from dpmd_fast.kernels.rows import FEW, each_row
 from dpmd_fast.kernels.sums.clip import Clipping, clip
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.tiles import add_gram
@@ -33,7 +33,8 @@ def inside_coordinates(
 ) -> np.ndarray:
     """Return the coordinates of `subspace_coordinates`, to the last bit, without what is outside."""
     points, inside = np.ascontiguousarray(Y, dtype=np.float64), np.empty((len(Y), basis.shape[1]))
-    each_row(lambda first, last: _inside(points, center, basis, inside, first, last), len(Y), n_threads)
+    project = _inside_few if len(Y) <= FEW else _inside
+    each_row(lambda first, last: project(points, center, basis, inside, first, last), len(Y), n_threads)
     return inside
 
 
@@ -43,7 +44,8 @@ def subspace_points(
     """Return the points m + V x (n, D) with coordinates `X` (n, q)."""
     points, out = np.ascontiguousarray(X, dtype=np.float64), np.empty((len(X), len(center)))
     across = np.ascontiguousarray(basis.T)
-    each_row(lambda first, last: _points(points, center, across, out, first, last), len(X), n_threads)
+    lift = _points_few if len(X) <= FEW else _points
+    each_row(lambda first, last: lift(points, center, across, out, first, last), len(X), n_threads)
     return out
 
 
@@ -77,6 +79,11 @@ def _inside(Y, center, basis, inside, first, last):
         _project(Y, i, center, basis, inside)
 
 
+@kernel(keeps_lock=True)
+def _inside_few(Y, center, basis, inside, first, last):
+    _inside(Y, center, basis, inside, first, last)
+
+
 @kernel(parallel=True)
 def _coordinates(Y, center, basis, inside, outside):
     n, D = Y.shape
@@ -101,6 +108,11 @@ def _points(X, center, across, out, first, last):
             value = X[i, e]
             for k in range(D):
                 out[i, k] += value * across[e, k]
+
+
+@kernel(keeps_lock=True)
+def _points_few(X, center, across, out, first, last):
+    _points(X, center, across, out, first, last)
 
 
 @device(inline=True)

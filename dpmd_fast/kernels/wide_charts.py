@@ -103,7 +103,7 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
     share = 1.0 / h2
     point, shifted, gaps = np.zeros(sides), np.empty(depth, np.float32), np.empty(n_leaves)
     x, left, gap, sums = np.zeros(width), np.zeros(width), np.zeros(2 * width), np.zeros(width)
-    listed = np.empty(n, np.int32)
+    listed = np.empty(n + 3, np.int32)
     order = np.arange(m)
     if m > LEAF and n_leaves > 1:
         _visiting_order(X, center, across, scale, leaf_low, leaf_high, order)

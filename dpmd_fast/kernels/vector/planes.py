@@ -24,11 +24,13 @@ from dpmd_fast.kernels.vector.lanes import (
     integer,
     load,
     pointer_to,
+    prefetch,
     splat,
     store,
 )
 
 TOGETHER = 5  # directions of a part: their sums stay in registers, with what they are made of
+_LINE = 8  # doubles in a cache line
 _ZERO = ir.Constant(VECTOR, [0.0] * LANES)
 
 
@@ -84,23 +86,24 @@ def pack_parts(firsts: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def _make_add_two(count):
     """Return an intrinsic that adds what `count` directions of two charts move a point by.
 
-    Charts are number `one` and `two` of parts with `stride` elements for each, from f0 in `frames` (b and the
-    frames) and in `slopes` (offset and slopes). With gap = x - b, tent = share (h2 - |gap|^2)_+, w = mass
-    tent^2 and g_e = gap . frame_e it adds w sum_e g_e slope_e to `sums`, and once - w gap (how = 0), w offset
-    (1) or nothing (2). Returns `total` and both w, added in this order. `x` and `sums` hold `width` elements,
-    a multiple of four, and `gaps`, which is scratch, twice as many.
+    They are charts[at:at + 2] of parts with `stride` elements for each, from f0 in `frames` (b and the
+    frames) and in `slopes` (offset and slopes); the next two are fetched into the cache. With gap = x - b,
+    tent = share (h2 - |gap|^2)_+, w = mass tent^2 and g_e = gap . frame_e it adds w sum_e g_e slope_e to
+    `sums`, and once - w gap (how = 0), w offset (1) or nothing (2). Returns `total` and both w, added in this
+    order. `x` and `sums` hold `width` elements, a multiple of four, and `gaps`, which is scratch, twice as
+    many.
     """
     slots = count + 1
 
     @intrinsic
     def add_two(
-        typingctx, x, frames, slopes, f0, stride, one, two, width, m1, m2, h2, share, how, gaps, sums, total
+        typingctx, x, frames, slopes, f0, stride, charts, at, width, m1, m2, h2, share, how, gaps, sums, total
     ):
         i64, f64 = types.int64, types.float64
-        sig = f64(x, frames, slopes, i64, i64, i64, i64, i64, f64, f64, f64, f64, i64, gaps, sums, f64)
+        sig = f64(x, frames, slopes, i64, i64, charts, i64, i64, f64, f64, f64, f64, i64, gaps, sums, f64)
 
         def codegen(context, builder, signature, args):
-            _, _, _, f0, stride, one, two, width, m1, m2, h2, share, how, _, _, total = args
+            _, _, _, f0, stride, _, at, width, m1, m2, h2, share, how, _, _, total = args
             zero = ir.Constant(F64, 0.0)
 
             def pointer(place, offset):
@@ -110,13 +113,22 @@ def _make_add_two(count):
                 at = builder.mul(k, integer(slots))
                 return builder.gep(builder.gep(start, [at]), [integer(LANES * slot)])
 
-            starts = [builder.add(f0, builder.mul(stride, number)) for number in (one, two)]
+            def number(place):
+                found = builder.load(builder.gep(pointer(5, at), [integer(place)]))
+                return builder.sext(found, I64)
+
+            starts = [builder.add(f0, builder.mul(stride, number(place))) for place in range(4)]
+            ahead = [pointer(1, start) for start in starts[2:]]
+            starts = starts[:2]
             px, po = pointer(0, integer(0)), pointer(14, integer(0))
             pf, ps = ([pointer(place, start) for start in starts] for place in (1, 2))
             pg = [pointer(13, integer(0)), pointer(13, width)]
 
             def multiply(k, totals):
                 x, after = load(builder, builder.gep(px, [k])), []
+                for start in ahead:
+                    for line in range(0, slots * LANES, _LINE):
+                        prefetch(builder, builder.gep(cell(start, k, 0), [integer(line)]))
                 for chart in range(2):
                     value = builder.fsub(x, load(builder, cell(pf[chart], k, 0)))
                     store(builder, value, builder.gep(pg[chart], [k]))
@@ -165,14 +177,14 @@ def _make_add_two(count):
         return sig, codegen
 
     def plain_add_two(
-        x, frames, slopes, f0, stride, one, two, width, m1, m2, h2, share, how, gaps, sums, total
+        x, frames, slopes, f0, stride, charts, at, width, m1, m2, h2, share, how, gaps, sums, total
     ):
         def rows(values, number):
             start = f0 + stride * number
             flat = values.reshape(-1)[start : start + slots * width]
             return flat.reshape(-1, slots, LANES).transpose(1, 0, 2).reshape(slots, width)
 
-        for number, mass in ((one, m1), (two, m2)):
+        for number, mass in zip(charts[at : at + 2], (m1, m2), strict=True):
             b, *directions = rows(frames, number)
             offset, *steps = rows(slopes, number)
             gap = x - b
@@ -192,25 +204,28 @@ _p1, _p2, _p3, _p4, _p5 = (_make_add_two(count) for count in range(1, TOGETHER +
 def add_listed(x, frames, slopes, stride, listed, count, width, d, masses, h2, share, how, gaps, sums):
     """Add what the charts listed[:count] move a point by to `sums`; return the sum of their weights.
 
-    Arguments are those of the functions for two charts; `d` directions, and `masses` of all charts.
+    Arguments are those of the functions for two charts; `d` directions, and `masses` of all charts. `listed`
+    (int32) has room for three more.
     """
-    F, S, total = frames, slopes, 0.0
+    for i in range(count, count + 3):
+        listed[i] = listed[count - 1] if count > 0 else 0
+    F, S, L, total = frames, slopes, listed, 0.0
     for i in range(0, count, 2):
-        one = listed[i]
-        two, m2 = (listed[i + 1], masses[listed[i + 1]]) if i + 1 < count else (one, 0.0)
-        m1, e, at, once, before = masses[one], d, 0, how, total
+        m1 = masses[listed[i]]
+        m2 = masses[listed[i + 1]] if i + 1 < count else 0.0
+        e, at, once, before = d, 0, how, total
         while e > 0:
             here = min(e, TOGETHER)
             if here == 5:
-                total = _p5(x, F, S, at, stride, one, two, width, m1, m2, h2, share, once, gaps, sums, before)
+                total = _p5(x, F, S, at, stride, L, i, width, m1, m2, h2, share, once, gaps, sums, before)
             elif here == 4:
-                total = _p4(x, F, S, at, stride, one, two, width, m1, m2, h2, share, once, gaps, sums, before)
+                total = _p4(x, F, S, at, stride, L, i, width, m1, m2, h2, share, once, gaps, sums, before)
             elif here == 3:
-                total = _p3(x, F, S, at, stride, one, two, width, m1, m2, h2, share, once, gaps, sums, before)
+                total = _p3(x, F, S, at, stride, L, i, width, m1, m2, h2, share, once, gaps, sums, before)
             elif here == 2:
-                total = _p2(x, F, S, at, stride, one, two, width, m1, m2, h2, share, once, gaps, sums, before)
+                total = _p2(x, F, S, at, stride, L, i, width, m1, m2, h2, share, once, gaps, sums, before)
             else:
-                total = _p1(x, F, S, at, stride, one, two, width, m1, m2, h2, share, once, gaps, sums, before)
+                total = _p1(x, F, S, at, stride, L, i, width, m1, m2, h2, share, once, gaps, sums, before)
             e -= TOGETHER
             at += (TOGETHER + 1) * width
             once = 2

@@ -46,7 +46,7 @@ def _run(sample, how, listed):
     padded[:D] = x
     first = pack_parts(centers, frames)
     second = pack_parts(offsets, slopes) if how else first
-    found = np.array([*listed, 0], np.int32)
+    found = np.array([*listed, 0, 0, 0], np.int32)
     gaps = np.empty(2 * width)
     total = _listed(padded, first, second, found, len(listed), d, masses, h2, how, gaps, sums)
     assert not sums[D:].any()

@@ -22,6 +22,7 @@ def warmup() -> None:
 def _run_all(rng: np.random.Generator) -> None:
     from dpmd_fast.baselines.gradient_descent import gradient_descent
     from dpmd_fast.baselines.manifold_denoiser import ManifoldDenoiser
+    from dpmd_fast.kernels.charts import make_field, move
     from dpmd_fast.kernels.search.balls import count_neighbors
     from dpmd_fast.kernels.search.index import build_index
     from dpmd_fast.mechanisms.atlas.release import release_atlas
@@ -51,6 +52,8 @@ def _run_all(rng: np.random.Generator) -> None:
         dp_projector(reference, queries[0], 3.0, 1, budget)
         gradient_descent(reference, queries, 3.0, 1, steps=2)
         count_neighbors(build_index(reference, 3.0), queries)
+    frames = np.repeat(np.eye(9, 1)[None], 4, axis=0)  # charts of many columns have a kernel of their own
+    move(make_field(rng.normal(size=(4, 9)), frames, np.ones(4), 3.0), rng.normal(size=(1, 9)))
     records = rng.normal(size=(1000, 3))
     records[::7, 1] = np.nan
     mixture = release_mixture(records, budget=Budget(50.0, 1e-4), components=2, rounds=1, accept_risk=True)

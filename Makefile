@@ -31,11 +31,13 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 test: lint
+	$(BIN)/dpmd-fast warmup
 	$(PYTEST) -m "not slow"
 	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "kernels and not slow"
 	$(DOCTEST)
 
 test-all: lint
+	$(BIN)/dpmd-fast warmup
 	$(PYTEST)
 	NUMBA_DISABLE_JIT=1 $(PYTEST) -m kernels
 	$(DOCTEST)
@@ -55,6 +57,7 @@ compare: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/latency.py --output benchmarks/results/latency.md
 	$(BIN)/python benchmarks/transform.py --output benchmarks/results/transform.md
 	$(BIN)/python benchmarks/transform_file.py --rows 2000000 --output benchmarks/results/transform_file.md
+	$(BIN)/python benchmarks/cold_start.py --output benchmarks/results/cold-start.md
 	$(BIN)/python benchmarks/page.py
 
 # asv takes the code as it is; results go to .asv, tables to benchmarks/results

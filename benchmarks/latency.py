@@ -220,7 +220,7 @@ def show_kinds(quick: bool, X: np.ndarray, made: dict[str, Callable[..., Any]]) 
 def report(sections: Sequence[str], quick: bool) -> Iterator[str]:
     """Yield the Markdown, part by part."""
     yield "# Latency of transform"
-    yield f"{COLUMNS} columns; " + machine(0.5 if quick else 3.0)
+    yield f"{COLUMNS} columns.\n\n" + machine(0.5 if quick else 3.0)
     X, made = models()
     if "models" in sections:
         yield from show_models(quick, X, made)

@@ -14,7 +14,16 @@ from benchmarks.markdown import write
 
 ROOT = Path(__file__).resolve().parents[1]
 # in the order of the page
-PARTS = ("limits", "compare", "latency", "transform", "transform_file", "scaling", "suites-quick")
+PARTS = (
+    "limits",
+    "compare",
+    "latency",
+    "transform",
+    "transform_file",
+    "cold-start",
+    "scaling",
+    "suites-quick",
+)
 INTRO = """# Performance
 
 Every table names its machine, and all but the last say how idle it was. `python benchmarks/page.py` assembles
@@ -24,7 +33,7 @@ this page from what these commands write to `benchmarks/results` (minutes: when 
 | --- | --- | --- |
 | `make bench` | the asv suites at small sizes: kernels, start, fit, release, transform, noise, ledger | 4 |
 | `make bench-full` | the same at the sizes of `make compare`, and compilation from nothing | 60 |
-| `make compare` | ratios to seven other packages, in one run; latency and rates of `transform` | 20 |
+| `make compare` | ratios to seven other packages, in one run; `transform`; cold starts | 25 |
 | `make scaling` | time and peak memory against n, D, m, K and threads, with fitted exponents | 10 |
 | `make limits` | stages beside the rates of DGEMM, memory and the stream cipher | 2 |
 

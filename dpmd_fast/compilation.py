@@ -1,64 +1,248 @@
-"""Compile all kernels before the first request."""
+"""Kernels compiled ahead of need: before a debit, at the start of a program, while an image is built.
+
+    ensure(route)     what a release calls before it spends: load its kernels, compile those not in the cache
+    warmup(purpose)   the same, for users
+
+The compiler does not listen to signals, and uses one core. So processes of their own compile, as many as
+there are cores, and leave the code in the cache on disk, from where this process loads it; they are killed if
+the wait is interrupted. Without a cache this process compiles by itself. The types that are compiled for are
+fixed (`kernels/signatures.py`): nothing here depends on a record.
+"""
 
 from __future__ import annotations
 
-import warnings
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import IO, Any, NoReturn
 
-import numpy as np
+from dpmd_fast.errors import UserValueError
+
+Progress = Callable[[int, int], None]
+#: What `warmup` compiles for a purpose: routes of `kernels/signatures.py`.
+PURPOSES: dict[str, tuple[str, ...]] = {
+    "transform": ("transform", "many columns", "coordinates", "posterior"),
+    "atlas": ("atlas", "subspace", "transform", "many columns"),
+    "mixture": ("mixture", "posterior"),
+    "paper": ("paper", "projector", "moments", "descent"),
+    "all": (),
+}
+_MOST_PROCESSES = 8  # each takes 200 MB, and the longest group of kernels takes as long as all others
+_LOOK = 0.1  # seconds between looks at the clock, while processes compile
+# The child sees the modules that its parent sees. It knows the names of kernels only.
+_CHILD = "import sys; sys.path[:] = {path!r}; from dpmd_fast.compilation import _serve; _serve()"
+
+_lock = threading.RLock()
+_ready: set[str] = set()  # routes
+_watcher: Progress | None = None
 
 
-def warmup() -> None:
-    """Compile every kernel for the usual types, or load it from the cache.
+def warmup(*purposes: str, progress: Progress | None = None) -> None:
+    """Compile kernels now, or load them from the cache, so that the first call does not wait for them.
 
-    The first call on a machine takes minutes on two cores; later ones load the cache in well under a second.
-    Kernels compute in float64, so one compilation serves float32 and float64 input.
+    Parameters
+    ----------
+    *purposes : {"transform", "atlas", "mixture", "paper", "all"}
+        What the kernels are wanted for, all by default: "transform" is enough for a server that has a model;
+        "atlas" and "mixture" are for releases of such a model and include its transform; "paper" is for
+        `ManifoldDenoiser`, `DPManifoldDenoiser`, `dp_projector` and `gradient_descent`.
+    progress : callable, optional
+        Called as ``progress(done, total)`` with numbers of kernels, while kernels are compiled.
+
+    Notes
+    -----
+    As many processes as there are cores compile, once for a machine; later processes load the kernels from
+    the cache in about a second. Kernels compute in float64, so one compilation serves float32 and float64.
     """
-    rng = np.random.default_rng(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the random data below
-        _run_all(rng)
+    for purpose in purposes:
+        if purpose not in PURPOSES:
+            allowed = ", ".join(map(repr, PURPOSES))
+            raise UserValueError(f"purpose = {purpose!r}: must be one of {allowed}")
+    everything = not purposes or "all" in purposes
+    with reporting(_watcher if progress is None else progress):
+        _prepare(() if everything else [route for purpose in purposes for route in PURPOSES[purpose]])
 
 
-def _run_all(rng: np.random.Generator) -> None:
-    from dpmd_fast.baselines.gradient_descent import gradient_descent
-    from dpmd_fast.baselines.manifold_denoiser import ManifoldDenoiser
-    from dpmd_fast.kernels.charts import make_field, move
-    from dpmd_fast.kernels.search.balls import count_neighbors
-    from dpmd_fast.kernels.search.index import build_index
-    from dpmd_fast.mechanisms.atlas.release import release_atlas
-    from dpmd_fast.mechanisms.denoiser import DPManifoldDenoiser
-    from dpmd_fast.mechanisms.mixture import release_mixture
-    from dpmd_fast.mechanisms.projector import dp_projector
-    from dpmd_fast.privacy.budget import Budget
+def ensure(*routes: str) -> None:
+    """Make the kernels of some routes ready to run, before anything is spent or anybody waits for a result.
 
-    for columns in (3, 9):  # small and larger matrices have different eigensolvers
-        reference, queries = rng.normal(size=(200, columns)), rng.normal(size=(4, columns))
-        anchors = rng.normal(size=(40, columns))
-        budget = Budget(epsilon=0.5, delta=1e-3)
-        ManifoldDenoiser(bandwidth=3.0, dim=1).fit(reference).transform(queries)
-        for mechanism in ("moments", "projector"):
-            private = DPManifoldDenoiser(bandwidth=3.0, dim=1, budget=budget, mechanism=mechanism)
-            private.fit(reference).transform(queries)
-        atlas = release_atlas(
-            reference,
-            anchors,
-            dim=1,
-            budget=Budget(50.0, 1e-3),
-            bandwidth=3.0,
-            rounds=2,
-            accept_risk=True,
-        )
-        atlas.transform(queries)  # of few rows, for which there are kernels
-        dp_projector(reference, queries[0], 3.0, 1, budget)
-        gradient_descent(reference, queries, 3.0, 1, steps=2)
-        count_neighbors(build_index(reference, 3.0), queries)
-    frames = np.repeat(np.eye(9, 1)[None], 4, axis=0)  # charts of many columns have a kernel of their own
-    move(make_field(rng.normal(size=(4, 9)), frames, np.ones(4), 3.0), rng.normal(size=(1, 9)))
-    records = rng.normal(size=(1000, 3))
-    records[::7, 1] = np.nan
-    mixture = release_mixture(records, budget=Budget(50.0, 1e-4), components=2, rounds=1, accept_risk=True)
-    for rows in (1, 1000):  # few rows are worked on by one thread
-        for points in (records[:rows], np.nan_to_num(records[:rows])):
-            mixture.posterior(points, 0.5)
-            mixture.transform(points, 0.5)
-            mixture.score_samples(points)
+    Interrupting this leaves nothing behind but kernels that are in the cache already.
+    """
+    if not _ready.issuperset(routes):
+        _prepare(routes)
+        _ready.update(routes)
+
+
+def route_of(name: str, columns: int) -> tuple[str, ...]:
+    """Return a route that moves points of so many columns by charts, with the kernels of its charts."""
+    from dpmd_fast.kernels.charts import WIDE
+
+    return (name, "many columns") if columns >= WIDE else (name,)
+
+
+@contextmanager
+def reporting(progress: Progress | None) -> Iterator[None]:
+    """Tell `progress` of the kernels that are compiled inside the block, as ``progress(done, total)``."""
+    global _watcher
+    before, _watcher = _watcher, progress
+    try:
+        yield
+    finally:
+        _watcher = before
+
+
+def _prepare(routes: Sequence[str]) -> None:
+    """Load or compile the kernels of some routes; of all for no route."""
+    from dpmd_fast.kernels import jit
+    from dpmd_fast.kernels.signatures import dispatcher_of, groups_of, types_of
+
+    if jit.JIT_DISABLED:
+        return
+    with _lock:
+        groups = groups_of(*routes)
+        total = sum(map(len, groups))
+        missing = []
+        for group in groups:
+            found = [(name, dispatcher_of(name), types_of(name)) for name in group]
+            lacking = [name for name, kernel, given in found if not _at_hand(kernel, given)]
+            if lacking:
+                missing.append(tuple(lacking))
+        report = _counter(total - sum(map(len, missing)), total)
+        if missing and all(jit.has_cache(dispatcher_of(name)) for group in missing for name in group):
+            _compile_in_children(missing, report)
+        for group in groups:
+            for name in group:
+                kernel, given = dispatcher_of(name), types_of(name)
+                if not jit.is_ready(kernel, given):
+                    known = jit.is_cached(kernel, given)
+                    kernel.compile(given)
+                    if not known:  # no cache, no child, or a child that could not write
+                        report()
+
+
+def _at_hand(kernel: Any, given: tuple[Any, ...]) -> bool:
+    from dpmd_fast.kernels import jit
+
+    return jit.is_ready(kernel, given) or jit.is_cached(kernel, given)
+
+
+def _counter(done: int, total: int) -> Callable[[], None]:
+    """Return a function that counts one more kernel, and says so to whoever watches."""
+    if _watcher is not None and done < total:
+        _watcher(done, total)
+
+    def report() -> None:
+        nonlocal done
+        done = min(done + 1, total)
+        if _watcher is not None:
+            _watcher(done, total)
+
+    return report
+
+
+def processes() -> int:
+    """Return the number of processes that compile: one for each core that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _MOST_PROCESSES))
+
+
+def _compile_in_children(groups: Sequence[tuple[str, ...]], report: Callable[[], None]) -> None:
+    """Compile groups of kernels into the cache; a free process takes the next group.
+
+    A process that cannot be started, or dies, leaves its kernels to the caller.
+    """
+    left = list(groups)
+    told: SimpleQueue[tuple[_Child, str | None]] = SimpleQueue()
+    children: set[_Child] = set()
+    try:
+        for _ in range(min(processes(), len(left))):
+            child = _Child(told)
+            children.add(child)
+            if not child.take(left):
+                children.discard(child)
+        while children:
+            try:  # in short waits: a signal ends the longer ones of some systems only when they are over
+                child, name = told.get(timeout=_LOOK)
+            except Empty:
+                continue
+            if name is None:
+                children.discard(child)
+            elif name:
+                report()
+            elif not child.take(left):
+                child.close()
+    finally:
+        for child in children:
+            child.kill()
+
+
+class _Child:
+    """A process that compiles kernels, and a thread that listens to what it says."""
+
+    def __init__(self, told: SimpleQueue[tuple[_Child, str | None]]) -> None:
+        self._told = told
+        self._process: subprocess.Popen[str] | None = None
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD.format(path=[os.path.abspath(part) for part in sys.path])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the parent, which kills
+            )
+        except OSError:
+            return
+        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
+
+    def _listen(self, lines: IO[str]) -> None:
+        for line in lines:
+            self._told.put((self, line.strip()))
+        self._told.put((self, None))
+
+    def take(self, groups: list[tuple[str, ...]]) -> bool:
+        """Start on the next group; return False if there is none, or no process."""
+        if not groups or self._process is None:
+            return False
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(" ".join(groups[0]) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            return False
+        del groups[0]
+        return True
+
+    def close(self) -> None:
+        """Let the process end by itself."""
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def _serve() -> NoReturn:
+    """Compile the kernels that come in, a group in a line; print each name, an empty line after a group."""
+    from dpmd_fast.kernels.signatures import dispatcher_of, types_of
+
+    lines: SimpleQueue[str] = SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            lines.put(line)
+        os._exit(0)  # no more work, or no parent: in the middle of a kernel, too
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        for name in lines.get().split():
+            dispatcher_of(name).compile(types_of(name))
+            print(name, flush=True)
+        print(flush=True)

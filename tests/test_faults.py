@@ -539,8 +539,8 @@ def test_an_end_between_debit_and_file(here, number, code):
     assert done.returncode == code, done.stderr
     if number != signal.SIGKILL:
         assert re.fullmatch(
-            r"\n?dpmd-fast: (interrupted|terminated); no incomplete file was left behind, and what "
-            r"was spent stays spent\n",
+            r"\n?dpmd-fast: (interrupted|terminated); no incomplete file was left behind, and "
+            r"mu\^2 = [0-9.]+ of data set 'clinic' stays spent \(spend 1\); no file is recorded for it\n",
             done.stderr,
         )
     assert set(os.listdir()) == before

@@ -50,6 +50,7 @@ MAY_IMPORT = {
     "mechanisms": (
         "arguments",
         "columns",
+        "compilation",
         "errors",
         "kernels",
         "mechanisms",
@@ -74,7 +75,7 @@ MAY_IMPORT = {
     ),
     "cli": ("",),
     "lab": ("",),
-    "compilation": ("baselines", "kernels", "mechanisms", "privacy"),
+    "compilation": ("errors", "kernels"),
     "__init__": ("",),
     "__main__": ("cli",),
 }

@@ -66,7 +66,7 @@ class Shell:
     ("page", "least"),
     [
         ("tutorial.md", 22),
-        ("tutorial_dask.md", 6),
+        pytest.param("tutorial_dask.md", 6, marks=pytest.mark.slow),
         pytest.param("tutorial_spark.md", 7, marks=pytest.mark.slow),
     ],
 )

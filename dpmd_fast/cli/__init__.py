@@ -17,7 +17,7 @@ from types import FrameType
 import click
 
 from dpmd_fast import __version__
-from dpmd_fast.cli.console import Stop, one_line_warnings
+from dpmd_fast.cli.console import Quiet, Stop, compilation_shown, one_line_warnings
 from dpmd_fast.cli.denoise import denoise
 from dpmd_fast.cli.errors import PROGRAM, tell
 from dpmd_fast.cli.lab import audit, demo, experiment, warmup
@@ -27,6 +27,7 @@ from dpmd_fast.cli.preprocess import preprocess
 from dpmd_fast.cli.release import fit
 from dpmd_fast.cli.report import report
 from dpmd_fast.cli.transform import transform
+from dpmd_fast.privacy.ledger.last_debit import last_debit, note_debit
 
 INTERRUPTED = 130
 _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -47,14 +48,16 @@ class _InOrder(click.Group):
     invoke_without_command=True,
 )
 @click.version_option(__version__, prog_name=PROGRAM)
+@click.option("--quiet", is_flag=True, help="Show no progress on a terminal.")
 @click.pass_context
-def commands(context: click.Context) -> None:
+def commands(context: click.Context, quiet: bool) -> None:
     """Denoise public points with a private reference, under differential privacy.
 
     \b
     Inside, where the private records are:   plan, ledger create, fit
     Anywhere, as often as you like:          transform
     """
+    Quiet.asked = quiet
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -65,8 +68,9 @@ for verb in (demo, plan, fit, transform, denoise, preprocess, report, ledger, ex
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 2 for a mistake of the user, 130 if interrupted."""
+    note_debit(None)
     try:
-        with _terminable(), one_line_warnings():
+        with _terminable(), one_line_warnings(), compilation_shown():
             given = sys.argv[1:] if arguments is None else list(arguments)
             code = commands.main(args=given, prog_name=PROGRAM, standalone_mode=False)
             sys.stdout.flush()
@@ -84,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _stopped(how: str) -> None:
-    told = f"{how}; no incomplete file was left behind, and what was spent stays spent"
+    told = f"{how}; no incomplete file was left behind, and {last_debit() or 'nothing was spent'}"
     click.echo(f"{PROGRAM}: {told}", err=True)
 
 

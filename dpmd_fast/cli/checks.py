@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dpmd_fast.cli.console import plain
 from dpmd_fast.cli.errors import message_of
 from dpmd_fast.errors import UserError, UserOSError, UserRuntimeError, UserValueError
+from dpmd_fast.privacy.ledger.last_debit import note_debit
 
 if TYPE_CHECKING:
     from dpmd_fast.models.atlas import Atlas
@@ -39,7 +40,9 @@ def check_outputs(outputs: Sequence[str | None], force: bool, inputs: Sequence[s
 def rescued(output: str, save: Callable[[str], _T]) -> _T:
     """Save what was paid for; if that fails, save it in a temporary folder and say where."""
     try:
-        return save(output)
+        saved = save(output)
+        note_debit(f"what was spent paid for {output}, which is complete")
+        return saved
     except OSError as problem:
         known = isinstance(problem, UserError)
         reason = message_of(problem) if known else f"{output} could not be written: {problem.strerror}"

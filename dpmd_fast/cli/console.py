@@ -58,13 +58,19 @@ class Stop:
             raise cls.asked
 
 
+class Quiet:
+    """Keeps the wish of the user to see no progress."""
+
+    asked = False
+
+
 class Bar:
     """A progress bar on standard error; silent if that is not a terminal."""
 
     def __init__(self, what: str, unit: str | None) -> None:
         self._what, self._unit = what, unit
         self._bar: Any = None
-        self._quiet = not sys.stderr.isatty()
+        self._quiet = Quiet.asked or not sys.stderr.isatty()
 
     def __call__(self, done: int, total: int | None = None) -> None:
         """Show `done` of `total`; without a unit show the elapsed time only, and no number."""
@@ -104,6 +110,30 @@ def progress(what: str, unit: str | None = " rows") -> Iterator[Bar]:
         yield bar
     finally:
         bar.close()
+
+
+@contextmanager
+def compilation_shown() -> Iterator[None]:
+    """Say on a terminal, in one line that is rewritten, how many kernels are compiled."""
+    from dpmd_fast.compilation import reporting
+
+    line = ""
+
+    def show(done: int, total: int) -> None:
+        nonlocal line
+        Stop.raise_if_asked()
+        if Quiet.asked or not sys.stderr.isatty():
+            return
+        text = "" if done == total else f"compiling kernels, once: {done} of {total}"
+        click.echo(f"\r{text:<{len(line)}}" + ("" if text else "\r"), err=True, nl=False)
+        line = text
+
+    with reporting(show):
+        try:
+            yield
+        finally:
+            if line:
+                click.echo(err=True)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from dpmd_fast.cli.options import (
     status_option,
     threads_option,
 )
+from dpmd_fast.compilation import ensure
 
 if TYPE_CHECKING:
     from dpmd_fast.arguments import Points
@@ -131,6 +132,7 @@ def denoise(
     )
     with overspend_explained(delta):
         points, names = _matched(references, queries, columns, output, status_column, force)
+        ensure("moments" if mechanism == "moments" else "paper")
         moved = _denoised(model, references, points, names)
     made = _written(model, moved, queries, output, status_column, force)
     with already_written(output):

@@ -99,18 +99,31 @@ def audit(quick: bool) -> int:
 
 
 @click.command(
-    short_help="Compile all kernels now.",
+    short_help="Compile kernels now.",
     epilog="""\b
 Example:
-  dpmd-fast warmup
+  dpmd-fast warmup --for transform
 """,
 )
+@click.option(
+    "--for",
+    "purposes",
+    type=click.Choice(["transform", "atlas", "mixture", "paper", "all"]),
+    multiple=True,
+    default=["all"],
+    show_default=True,
+    help="What the kernels are wanted for: transform with any model, fit of one kind, the paper's methods.",
+)
 @json_option
-def warmup(as_json: bool) -> None:
-    """Compile all kernels, or load them from the cache, so that the next command starts at once."""
+def warmup(purposes: tuple[str, ...], as_json: bool) -> None:
+    """Compile kernels, or load them from the cache, so that the next command starts at once.
+
+    As many processes as there are cores compile them.
+    """
     from dpmd_fast import warmup as compile_kernels
 
     start = time.perf_counter()
-    compile_kernels()
+    compile_kernels(*purposes)
     seconds = time.perf_counter() - start
-    answer(as_json, {"seconds": seconds}, [f"All kernels are ready ({seconds:.1f} s)."])
+    what = "All kernels" if "all" in purposes else f"Kernels for {', '.join(purposes)}"
+    answer(as_json, {"for": list(purposes), "seconds": seconds}, [f"{what} are ready ({seconds:.1f} s)."])

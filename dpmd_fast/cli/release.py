@@ -39,6 +39,7 @@ from dpmd_fast.cli.options import (
     report_option,
     threads_option,
 )
+from dpmd_fast.compilation import ensure, route_of
 
 if TYPE_CHECKING:
     from dpmd_fast.arguments import Points
@@ -146,6 +147,8 @@ def fit(
     mixed = {"components": or_auto(components), "on_missing": on_missing or "fill"}
     chosen = kind
     if kind == "auto":
+        assert public.points is not None  # --queries was required
+        ensure(*route_of("prediction", public.points.shape[1]), "posterior")
         chosen = choose_model(
             public,
             {**shape, "components": mixed["components"], "rounds": rounds, "noise": noise},

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from dpmd_fast.cli.checks import check_outputs, kind_of
 from dpmd_fast.cli.console import answer
-from dpmd_fast.cli.models import check_settings, load_given, model_options, path_of
+from dpmd_fast.cli.models import check_settings, ensure_for, load_given, model_options, path_of
 from dpmd_fast.cli.noise import noise_of, noise_option
 from dpmd_fast.cli.options import force_option, json_option, threads_option
 from dpmd_fast.errors import UserValueError
@@ -99,9 +98,12 @@ def report_on(
         assert isinstance(model, Mixture)
         write_report(path, mixture=model, **account)
         return
+    ensure_for(model)
     filled = isinstance(model, Mixture)
     points, _ = read_points(queries, model.column_names, most=SAMPLE, missing=filled or kept)
     if not filled and kept:
+        import numpy as np
+
         points = points[~np.isnan(points).any(axis=1)]
         if not len(points):
             raise UserValueError(f"{queries} has no row without missing values: a report needs at least one")

@@ -3,6 +3,8 @@
 ::
 
     jit            the only caller of numba.njit: flags, cache, thread limits
+    signatures     types of all arguments and kernels of all routes, to compile ahead
+    rows           rows that do not depend on each other, shared among threads of our own
     scratch        memory of which only a part is used
 
     vector/        micro-kernels in LLVM, with NumPy twins

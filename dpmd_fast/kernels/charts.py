@@ -27,7 +27,7 @@ from dpmd_fast.kernels.vector.planes import pack_parts
 from dpmd_fast.kernels.vector.quads import add_four_charts, pack_quads
 from dpmd_fast.kernels.wide_charts import aligned, move_wide, move_wide_few, pack_axes
 
-_WIDE = 8  # columns from which on charts are worked on one by one: with 10 both take as long, with 20 half
+WIDE = 8  # columns from which on charts are worked on one by one: with 10 both take as long, with 20 half
 
 
 class Field(NamedTuple):
@@ -58,7 +58,7 @@ def make_field(
 ) -> Field:
     """Return a field of charts: `centers` (K, D), `frames` (K, D, d); of projections if without `slopes`."""
     index = build_index(centers, bandwidth, finest=LANES)
-    wide = index.columns >= _WIDE
+    wide = index.columns >= WIDE
 
     def arranged(values: np.ndarray) -> np.ndarray:
         return pack_quads(np.asarray(values)[index.order])

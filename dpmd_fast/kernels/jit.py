@@ -45,21 +45,20 @@ def kernel(
     return _compiled(function, parallel=parallel, nogil=not keeps_lock)
 
 
-def device(function: Callable[..., Any] | None = None, *, inline: bool = False, generic: bool = False) -> Any:
+def device(function: Callable[..., Any] | None = None, *, inline: bool = False) -> Any:
     """Compile a helper that only kernels call; `inline` puts its code into the caller.
 
     It gets no wrapper for Python: Numba would optimise that wrapper again inside every caller, and
     unpacking an index of a dozen arrays is most of the code of a small helper. Handing
     such an index over costs about 100 ns a call, so what is called for every leaf goes inline.
 
-    A `generic` helper takes other device functions as arguments. Numba compiles it anew for each of them, so
-    calling them costs nothing, but it cannot find such code in the cache again: only the kernel that it
-    becomes part of is cached.
+    Helpers are part of the kernels that call them and not cached by themselves. They may take other device
+    functions as arguments: Numba compiles them anew for each of these, so calling them costs nothing.
     """
     if function is None:
-        return functools.partial(device, inline=inline, generic=generic)
+        return functools.partial(device, inline=inline)
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": inline}
-    return _compiled(function, cache=not generic, **options)
+    return _compiled(function, cache=False, **options)
 
 
 def _compiled(function: Callable[..., Any], *, cache: bool = True, nogil: bool = True, **options: Any) -> Any:
@@ -116,6 +115,29 @@ def _ignore_cache_errors(cache: Any) -> None:
             save(signature, data)
 
     cache.load_overload, cache.save_overload = try_load, try_save
+
+
+def is_ready(dispatcher: Any, types: tuple[Any, ...]) -> bool:
+    """Return whether this process has a kernel compiled for these types of arguments."""
+    return JIT_DISABLED or types in dispatcher.overloads
+
+
+def is_cached(dispatcher: Any, types: tuple[Any, ...]) -> bool:
+    """Return whether the cache on disk has a kernel for these types and this processor."""
+    cache = dispatcher._cache
+    file = getattr(cache, "_cache_file", None)
+    if file is None:  # without a cache
+        return False
+    try:
+        name = file._load_index().get(cache._index_key(types, dispatcher.targetctx.codegen()))
+        return name is not None and os.path.exists(file._data_path(name))
+    except Exception:  # of a damaged file: anything
+        return False
+
+
+def has_cache(dispatcher: Any) -> bool:
+    """Return whether code that another process compiles can be had from a cache on disk."""
+    return not JIT_DISABLED and getattr(dispatcher._cache, "_cache_file", None) is not None
 
 
 _first_parallel_pid: int | None = None

@@ -69,7 +69,7 @@ def project_to_planes(
 ) -> np.ndarray:
     """Project each row of `X`, in place, onto the plane through its mean and tangents (m, d, padded D)."""
     with threads(n_threads):
-        _project_to_planes(X, means, tangents)
+        _project_to_planes(X, np.ascontiguousarray(means), np.ascontiguousarray(tangents))
     return X
 
 

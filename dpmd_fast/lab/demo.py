@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     print("Compiling the kernels (about a minute the first time on a machine) ...", flush=True)
     start = time.perf_counter()
-    warmup()
+    warmup("atlas", "paper")
     print(f"  ready after {time.perf_counter() - start:.1f} s", flush=True)
 
     shape = circle()

@@ -26,6 +26,7 @@ from dpmd_fast.arguments import (
     checked_threads,
 )
 from dpmd_fast.columns import check_unique, names_of
+from dpmd_fast.compilation import ensure
 from dpmd_fast.errors import UserRuntimeError, UserTypeError, UserValueError
 from dpmd_fast.mechanisms.algorithm2 import denoise_with_projectors, plan_spend
 from dpmd_fast.mechanisms.moment_denoiser import denoise_with_moments
@@ -202,6 +203,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             parameters=self._parameters(
                 queries, bandwidth=fitted.index.radius, dim=fitted.dim, sensitivity_constant=constant
             ),
+            kernels=("paper",),
             bound_to=self._given,
             rows=len(fitted.bases),
             stacklevel=6,
@@ -227,6 +229,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "denoising of public queries",
             mechanism="moments",
             parameters=self._parameters(queries, bandwidth=h, dim=d, beta=beta),
+            kernels=("moments",),
             validate=False,
             stacklevel=6,
         )
@@ -279,6 +282,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_enough("X", n, d)
         n_threads = checked_threads(self.n_threads)
         warn_large_delta(self.budget.delta, n)
+        ensure("paper")
         fitted = fit_reference(reference, h, d, beta, n_threads)
         validate_data(self, X, skip_check_array=True)
         return fitted

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpmd_fast.arguments import check_memory, checked_choice, shown
 from dpmd_fast.columns import names_of
+from dpmd_fast.compilation import ensure
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.kernels.posterior import draw_missing, make_components
@@ -158,6 +159,8 @@ def release_mixture(
             "reference is a stream that can be read only once: a mixture reads it several times"
         )
     deviations = _checked_noise(noise, source, preprocess)
+    kernels = ("mixture",) if on_missing != "fill" and deviations is None else ("mixture", "posterior")
+    ensure(*kernels)  # the prediction runs some of them
     errors = _judged(points, deviations, source.n_columns, preprocess, terms)
     predicted = predict_mixture(
         n,
@@ -187,6 +190,7 @@ def release_mixture(
             "verdict": predicted.verdict.word,
             **preprocessing_cost(preprocess),
         },
+        kernels=kernels,
         bound_to=original,
         missing=on_missing != "raise",
         advice=None if preprocess is None else INVALID,

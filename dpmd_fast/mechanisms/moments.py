@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpmd_fast.arguments import Points, check_memory, checked, checked_bandwidth, checked_beta
+from dpmd_fast.compilation import ensure
 from dpmd_fast.kernels.search.index import BallIndex, build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.moments import record_norms
@@ -119,6 +120,7 @@ def release_moments(
     if tau is not None:
         tau = checked("tau", tau, positive=True)
     check_memory(*points.shape)
+    ensure("moments")
     index = build_index(points, h)
     if tau is None:
         tau = natural_tau(index, beta, n_threads=terms.n_threads)
@@ -136,6 +138,7 @@ def release_moments(
             "beta": beta,
             "tau": tau,
         },
+        kernels=("moments",),
     )
     with mechanism.failing_safely():
         made = noisy_moments(mechanism, index, points, beta, tau, lattice)

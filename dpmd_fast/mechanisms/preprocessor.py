@@ -141,6 +141,7 @@ def private_preprocessor(
         "preprocessing: medians and MADs",
         mechanism="nested histograms",
         parameters={"columns": D, "bins": bins, "on_invalid": on_invalid},
+        kernels=("noise",),
         bound_to=source,
         advice=INVALID,
     )

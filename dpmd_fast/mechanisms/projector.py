@@ -136,6 +136,7 @@ def dp_projector(
             "calibration": calibration,
             "sensitivity_constant": constant,
         },
+        kernels=("projector",),
         bound_to=reference,
         rows=n,
     )

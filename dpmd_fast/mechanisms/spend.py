@@ -3,7 +3,8 @@
     check_terms      check ledger account, budget, adjacency, invalid records, seed, threads
     open_records     open the reference, without reading its values
     public_points    check the public points
-    prepare          refuse a spend that cannot be paid or records that are not valid; open the noise source
+    prepare          refuse a spend that cannot be paid or records that are not valid; compile the kernels;
+                     open the noise source
     Mechanism        make the debit before the first pass over the records: run, blocks, release
 
 A release that is refused before its mechanism runs has spent nothing. Without a ledger nothing is debited,
@@ -31,6 +32,7 @@ from dpmd_fast.arguments import (
     checked_threads,
 )
 from dpmd_fast.columns import is_of, names_of, places_of
+from dpmd_fast.compilation import ensure
 from dpmd_fast.errors import UserRuntimeError, UserValueError
 from dpmd_fast.kernels.jit import refuse_after_fork
 from dpmd_fast.models.preprocessor import Preprocessor, preprocessed
@@ -264,6 +266,7 @@ def prepare(
     *,
     mechanism: str,
     parameters: dict[str, Any],
+    kernels: tuple[str, ...],
     bound_to: Any = None,
     validate: bool = True,
     advice: str | None = None,
@@ -271,7 +274,7 @@ def prepare(
     rows: int | None = None,
     stacklevel: int = 4,
 ) -> Mechanism:
-    """Refuse a release that cannot be paid or whose records are not valid; spend nothing.
+    """Refuse a release that cannot be paid or whose records are not valid, and compile; spend nothing.
 
     Parameters
     ----------
@@ -279,6 +282,8 @@ def prepare(
         Checked arguments, the records as they are summed, and the guarantee: the debit is its mu^2.
     what, mechanism, parameters
         For the history of the ledger; public.
+    kernels : tuple of str
+        Routes of `compilation.ensure` that run after the debit: nothing is compiled between debit and result.
     bound_to : Any
         The reference to fingerprint, if not `source`: before preprocessing, for instance.
     validate : bool
@@ -296,6 +301,7 @@ def prepare(
         refuse_after_fork()  # a kernel would refuse after the debit
     except RuntimeError as problem:
         raise UserRuntimeError(str(problem)) from None
+    ensure(*kernels)
     budget = terms.budget
     charge = Charge(
         terms.account,

@@ -28,7 +28,15 @@ from dpmd_fast.models.predict_atlas import AtlasPrediction, predict_atlas
 from dpmd_fast.models.predict_mixture import MixturePrediction, predict_mixture
 from dpmd_fast.models.preprocessor import Preprocessor, units_of
 from dpmd_fast.models.public_only import PublicErrors, judge_queries, root
-from dpmd_fast.models.verdict import DATA_UNITS, HELPS, MADS, WORDS, Verdict
+from dpmd_fast.models.verdict import (
+    DATA_UNITS,
+    HELPS,
+    MADS,
+    SHAPE_COLUMNS,
+    SHAPE_POINTS,
+    WORDS,
+    Verdict,
+)
 from dpmd_fast.privacy.budget import Budget, check_budget
 from dpmd_fast.privacy.guarantee import Adjacency
 
@@ -235,7 +243,8 @@ def plan(
         checked_points("anchors", anchors)  # refuses missing values
     weighed = complete and points.shape[1] > 1
     if weighed and public is not None:  # if not, there is a mixture to weigh
-        weighed = len(points) >= points.shape[1] + 2 and bool(public.noise.any())
+        enough = SHAPE_POINTS * min(points.shape[1], SHAPE_COLUMNS)
+        weighed = len(points) >= enough and bool(public.noise.any())
     if model == "atlas" or (model == "auto" and weighed):
         Z = thinned(points if preprocess is None else preprocess.forward_block(points, "anchors"))
         check_anchors(Z, d)

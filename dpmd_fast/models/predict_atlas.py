@@ -23,6 +23,7 @@ from dpmd_fast.models.geometry.tuning import (
 )
 from dpmd_fast.models.public_only import smoothing_errors
 from dpmd_fast.models.verdict import (
+    EQUAL_NOISE,
     FLAT_MARGIN,
     FLAT_POINTS,
     GAIN,
@@ -32,7 +33,6 @@ from dpmd_fast.models.verdict import (
     LEAST_PUBLIC,
     LEAST_REACH,
     NO_GAIN,
-    SAME_UNITS,
     SHOWN,
     SURFACE,
     SURFACE_GROWTH,
@@ -104,10 +104,10 @@ def predict_atlas(
         )
     if noise is not None and not noise.any():
         return _not_weighed("The public points have no noise: there is nothing to clean.", dim, noise)
-    if noise is not None and noise.max() > SAME_UNITS * noise.min():
+    if noise is not None and noise.max() > EQUAL_NOISE * noise.min():
         return _not_weighed(
-            "The columns are in different units, and an atlas measures distances across columns: it needs a "
-            "preprocessor.",
+            f"The noises of the columns differ by a factor above {EQUAL_NOISE:g}: an atlas takes them to be "
+            "equal, for it measures distances across columns.",
             dim,
             noise,
         )

@@ -17,7 +17,18 @@ from dpmd_fast.models.gaussians.recipe import Recipe, choose_recipe
 from dpmd_fast.models.gaussians.rounds import rehearse
 from dpmd_fast.models.gaussians.tuning import LEAST_MASS, MOST_GIVEN_COMPONENTS, MOST_ROUNDS
 from dpmd_fast.models.public_only import PublicErrors, judge_mixture, root, without_noise
-from dpmd_fast.models.verdict import HARM_LIKELY, HELPS, LEAST_SIGNAL, NO_GAIN, TOO_FEW, Verdict, judged
+from dpmd_fast.models.verdict import (
+    GAIN,
+    HARM_LIKELY,
+    HELPS,
+    LEAST_SIGNAL,
+    NO_GAIN,
+    SURE_GAIN,
+    SURE_SIGNAL,
+    TOO_FEW,
+    Verdict,
+    judged,
+)
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
 
@@ -104,7 +115,8 @@ def predict_mixture(
             alone = min(alone, public_ratio * raw)
         by_column = tuple(np.sqrt(squares).tolist())
     enough = math.ceil(n * least)
-    word = TOO_FEW if least > 1.0 else HELPS if errors is None else judged(predicted, raw, alone)
+    gain = GAIN if recipe.signal >= SURE_SIGNAL else SURE_GAIN
+    word = TOO_FEW if least > 1.0 else HELPS if errors is None else judged(predicted, raw, alone, gain)
     made = MixturePrediction(
         components=recipe.components,
         rounds=len(recipe.shares) - 1,
@@ -182,6 +194,8 @@ def _sentence(made: MixturePrediction, word: str, n: int, budget: Budget, unit: 
         return change + f": {n:,} records leave too much noise at epsilon = {budget.epsilon:g}."
     if made.raw_error == 0.0:
         return "The public points have neither noise nor missing values: there is nothing to clean."
+    if made.predicted_error < GAIN * min(made.raw_error, made.public_only_error):
+        return change + f"; but {n:,} records are so few that this may be wrong by more than it gains."
     if made.public_only_error < made.raw_error:
         return (
             change + f"; the public points alone reach {made.public_only_error:.3g} without any budget, by a "

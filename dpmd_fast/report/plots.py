@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 INK = "#1f2933"
 GREY = "#9aa5b1"
 # neither red nor green: colours tell before from after, not good from bad
-COLORS = {"raw": "#7a5195", "whole": "#1f2933", "private": "#3e7cb1"}
+COLORS = {"raw": "#7a5195", "whole": "#1f2933", "nonprivate": "#b7791f", "private": "#3e7cb1"}
 ORANGE = "#c05621"  # queries that came back unchanged
 _ROUNDS = ("#3e7cb1", "#7a5195", "#b7791f", "#52606d")
 WIDTH = 4.6  # inches, so that letters are readable at the width of a phone

@@ -90,13 +90,18 @@ def transform_file(
     n_threads = checked_threads(n_threads)
     cleaner = cleaner_of(model, noise, on_missing)
     check_pair(read, written, status_column, deviation_suffix)
-    refuse_nulls(read, cleaner)
     numbers = _numbers(cleaner, read)
+
+    def make_rewriter(incoming: Incoming) -> CleaningRewriter:
+        rewriter = CleaningRewriter(cleaner, read, incoming, status_column, deviation_suffix)
+        refuse_nulls(read, cleaner)
+        return rewriter
+
     return _rewrite(
         read,
         written,
         numbers,
-        lambda incoming: CleaningRewriter(cleaner, read, incoming, status_column, deviation_suffix),
+        make_rewriter,
         overwrite,
         progress,
         n_threads,

@@ -42,7 +42,13 @@ def curved(n, D, d, seed, offset=0.0):
     return points[:n], points[n:] + 0.05 * rng.normal(size=(8, D))
 
 
-CASES = [(2, 1, 0.6, 2.0), (3, 2, 0.9, 2.0), (5, 2, 1.0, 3.5), (9, 2, 1.1, 2.0), (21, 3, 1.4, 2.0)]
+CASES = [
+    (2, 1, 0.6, 2.0),
+    (3, 2, 0.9, 2.0),
+    (5, 2, 1.0, 3.5),
+    (9, 2, 1.1, 2.0),
+    pytest.param(21, 3, 1.4, 2.0, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.kernels

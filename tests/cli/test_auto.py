@@ -129,4 +129,7 @@ def test_plan_says_the_same_as_fit(here, capsys):
     assert main([*command.split(), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["verdict"], told["model"], told["candidate"]) == ("helps", "mixture", "mixture")
-    assert told["atlas"]["verdict"]["word"] == "harm likely"
+    assert told["atlas"] is None  # 25 points in 8 columns cannot show a surface
+    main([*command.split(), "--model", "atlas", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["model"], told["atlas"]["verdict"]["word"]) == ("nothing", "harm likely")

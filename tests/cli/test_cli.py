@@ -513,10 +513,12 @@ def test_audit(monkeypatch, capsys):
 
 def test_warmup(monkeypatch, capsys):
     calls = []
-    monkeypatch.setattr(dpmd_fast, "warmup", lambda: calls.append(1))
+    monkeypatch.setattr(dpmd_fast, "warmup", lambda *purposes: calls.append(purposes))
     assert re.fullmatch(r"All kernels are ready \(\d+\.\d s\)\.\n", run(capsys, "warmup"))
     assert ask(capsys, "warmup")["seconds"] >= 0.0
-    assert len(calls) == 2
+    told = run(capsys, "warmup --for transform --for atlas")
+    assert re.fullmatch(r"Kernels for transform, atlas are ready \(\d+\.\d s\)\.\n", told)
+    assert calls == [("all",), ("all",), ("transform", "atlas")]
 
 
 # --- terminals, signals, bugs

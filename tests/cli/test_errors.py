@@ -306,7 +306,7 @@ BAD = {
         "--noise is for a mixture: must not be given with an a",
     ),
     "deviations of an atlas": (f"{TRANSFORM} --deviations _sd", "--deviations is for a mixture"),
-    "missing values of an atlas": (f"{TRANSFORM} --on-missing fill", "--on-missing is for a mixture"),
+    "missing values of an atlas": (f"{TRANSFORM} --on-missing fill", "--on-missing fill is for a mixture"),
     "two models": (f"{TRANSFORM} --model mixture.dpmd", "one of them must be given"),
     "no model": (instead(TRANSFORM, ("--atlas atlas.dpmd", "")), "--model FILE or --atlas FILE: one of them"),
     "a mixture as an atlas": (instead(TRANSFORM, ("atlas.dpmd", "mixture.dpmd")), "is a mixture"),

@@ -223,7 +223,8 @@ def test_data_depend_on_the_seed_alone():
     assert not np.array_equal(first.sample.references, other.sample.references)
 
 
-def test_an_atlas_that_finds_nothing_leaves_the_queries():
+def test_an_atlas_that_finds_nothing_leaves_the_queries(monkeypatch):
+    monkeypatch.setattr("dpmd_fast.models.geometry.charts.OCCUPIED", 9.0)  # noise alone is above 3 at times
     case = methods.Case.draw(make_shape("swiss-roll"), 200, 20, 0.1, "bounded", 0)
     (row,), points = methods.compare(case, [("atlas", methods.atlas(0.01, 1e-6))])
     assert np.array_equal(points["atlas"], case.sample.queries)

@@ -100,7 +100,8 @@ def test_a_full_run_has_more_than_thirty_cases(data):
     assert len({tuple(item.items()) for item in found}) == len(found)
     assert sum(item["kind"] == "shape" for item in found) == 80
     runs = [item for item in found if item["kind"] == "real" and item["seed"] == 9]
-    assert [item["name"] for item in runs] == ["nhanes", "toy"]
+    assert [item["name"] for item in runs] == ["nhanes", "toy"] * 2
+    assert [item["size"] for item in runs] == [0, 0, verdicts.FEW, verdicts.FEW]
 
 
 def test_rare_groups_far_away_are_not_predicted_to_gain():

@@ -36,6 +36,9 @@ from dpmd_fast import (
 )
 from dpmd_fast.errors import UserError
 from dpmd_fast.mechanisms.preprocessor import private_preprocessor
+from dpmd_fast.mechanisms.spend import check_terms
+from dpmd_fast.privacy.ledger.charge import Charge
+from dpmd_fast.privacy.ledger.last_debit import last_debit
 from dpmd_fast.reference.sources.arrays import ArraySource
 
 BUDGET = Budget(1.0, 1e-6)
@@ -449,11 +452,46 @@ def test_the_file_of_an_atlas_is_noted(ledger, tmp_path):
     assert (tmp_path / "fourth.dpmd").exists()
 
 
-def test_an_atlas_without_a_chart_stays_paid(ledger):
+def test_an_atlas_without_a_chart_stays_paid(ledger, monkeypatch):
+    monkeypatch.setattr("dpmd_fast.models.geometry.charts.OCCUPIED", 9.0)  # noise alone is above 3 at times
     far = Z + 1e4
     with pytest.raises(RuntimeError, match=r"stays spent \(spend 1\): no chart stands out"):
         release_atlas(Y, far, bandwidth=0.6, dim=1, budget=BUDGET, ledger=ledger, dataset="people")
     assert ledger.history("people")[0].mu2 == pytest.approx(BUDGET.mu**2, rel=1e-12)
+
+
+def test_a_debit_that_was_interrupted_is_made_before_anything_else(ledger, monkeypatch):
+    terms = check_terms(
+        budget=BUDGET,
+        ledger=ledger,
+        dataset="people",
+        seed=None,
+        adjacency="replace-one",
+        on_invalid="raise",
+        n_threads=None,
+    )
+    charge = Charge(
+        terms.account,
+        terms.certified(BUDGET.mu),
+        "a release",
+        mechanism="any",
+        parameters={},
+        fingerprint=lambda: "",
+    )
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "spend", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            charge.debit()
+    assert ledger.history("people") == ()
+    assert last_debit() is None  # nothing is in the ledger
+    charge.debit()
+    charge.debit()
+    assert len(ledger.history("people")) == 1
+    assert "stays spent (spend 1)" in last_debit()
 
 
 @pytest.mark.parametrize("columns", [2, 10])

@@ -39,12 +39,25 @@ def test_markers_go_to_a_mixture():
     made = plan(queries, 50_000, budget=BUDGET, noise=0.5 / mads(queries))
     assert isinstance(made, Plan)
     assert (made.verdict, made.model, made.candidate) == ("helps", "mixture", "mixture")
-    assert made.atlas.verdict.word == "harm likely"
+    assert made.atlas is None  # 60 points in 20 columns cannot show a surface
     assert made.advice.startswith("Release a mixture: ")
-    assert "lie near no surface" in made.advice
     assert made.predicted_error < made.public_only_error <= made.raw_error
     assert made.rounds == made.mixture.rounds
     assert made.signal_to_noise == made.mixture.signal_to_noise
+
+
+def test_few_points_in_many_columns_speak_for_no_surface():
+    """An atlas is weighed from ten points for each column on, of at most twenty."""
+    queries = noisy(markers(200, 1), 0.5)
+    for m, columns, weighed in ((199, 20, False), (200, 20, True), (79, 8, False), (80, 8, True)):
+        some = queries[:m, :columns]
+        made = plan(some, 50_000, budget=BUDGET, noise=0.5 / mads(some))
+        assert (made.atlas is not None) == weighed
+        if weighed:
+            assert made.atlas.verdict.word == "harm likely"
+            assert "lie near no surface" in made.advice
+    wide = simulate(make_shape("sphere", ambient=40), 1, 200, 0.1, np.random.default_rng(0)).queries
+    assert plan(wide, 50_000, budget=BUDGET, noise=0.05 / mads(wide)).atlas is not None
 
 
 def test_what_was_chosen_is_what_helps_more():

@@ -208,7 +208,10 @@ def test_the_dimension_is_the_same_in_ten_of_ten_runs(ledger):
     assert found == {2}
 
 
-@pytest.mark.parametrize("name", ["circle", "torus", "Swiss roll", "helix"])
+@pytest.mark.parametrize(
+    "name",
+    ["circle", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torus", "Swiss roll", "helix"))],
+)
 def test_other_queries_give_the_same_dimension(name):
     found = set()
     for seed in range(10):
@@ -241,8 +244,7 @@ def test_columns_in_different_units_are_not_weighed_together():
     queries = data.queries * units
     made = plan(queries, n, budget=BUDGET, noise=in_mads(queries, frame_noise), model="atlas")
     assert made.model == "nothing"
-    assert "different units" in made.advice
-    assert "needs a preprocessor" in made.advice
+    assert "The noises of the columns differ by a factor above 3" in made.advice
 
 
 def test_no_noise_is_nothing_to_clean(ledger):

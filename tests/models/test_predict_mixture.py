@@ -1,13 +1,14 @@
 """What is predicted of a mixture is what happens."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from dpmd_fast import Budget, Preprocessor, plan, release_mixture
-from dpmd_fast.models.verdict import LEAST_SIGNAL
+from dpmd_fast.models.verdict import GAIN, LEAST_SIGNAL, SURE_GAIN, SURE_SIGNAL
 
 BUDGET = Budget(1.0, 1e-6)
 RNG = np.random.default_rng(0)
@@ -44,7 +45,7 @@ def test_a_plan_is_kept():
     assert len(made.spends) == foreseen.rounds + 1
     assert foreseen.mu2 == BUDGET.mu**2
     assert foreseen.advice.startswith("Release a mixture: A mixture is predicted to change the error")
-    assert "a value from" in foreseen.advice
+    assert "a value in MADs of the columns from" in foreseen.advice
 
 
 def test_one_component_has_the_signal_that_was_predicted():
@@ -109,8 +110,13 @@ def test_many_queries_need_no_reference():
     many = weigh(noisy(people(5000, 1), 0.5), 1500)
     assert (many.verdict, many.model) == ("no gain", "nothing")
     assert "without any budget, by a method fitted to them" in many.advice
-    few = weigh(noisy(people(20, 1), 0.5), 1500)
+    few = weigh(noisy(people(20, 1), 0.5), 4000)
     assert few.verdict == "helps"
+    unsure = weigh(noisy(people(20, 1), 0.5), 1500)
+    assert unsure.signal_to_noise < SURE_SIGNAL < few.signal_to_noise
+    assert unsure.verdict == "no gain"
+    assert SURE_GAIN < unsure.predicted_error / min(unsure.raw_error, unsure.public_only_error) < GAIN
+    assert "but 1,500 records are so few that this may be wrong" in unsure.advice
 
 
 def test_noise_and_units():
@@ -125,7 +131,10 @@ def test_noise_and_units():
     assert [one.raw for one in by_name.columns] == pytest.approx([0.5] * 6)
     assert all(one.predicted < one.raw for one in by_name.columns)
     given = weigh(queries, 9000, noise=0.5 / scale, preprocess=_units(queries))
-    assert given == by_number
+    assert replace(given, advice="", mixture=None) == replace(by_number, advice="", mixture=None)
+    assert replace(given.mixture, verdict=None) == replace(by_number.mixture, verdict=None)
+    assert "the error of a value from" in given.advice  # in preprocessed units, which are not named
+    assert "the error of a value in MADs of the columns from" in by_number.advice
 
 
 def test_nothing_to_clean():

@@ -345,9 +345,13 @@ def test_thresholds_of_the_docs_are_those_of_the_code():
             assert word in page
     assert f"fewer than {verdict.LEAST_PUBLIC} different public points" in atlas
     assert f"takes away less than {verdict.SHOWN:g} of that normal to the surface" in atlas
-    assert f"a factor above {verdict.SAME_UNITS:g}," in atlas
+    assert f"a factor above {verdict.EQUAL_NOISE:g}," in atlas
     assert f"scatter above {verdict.SURFACE:g} of" in atlas
     assert f"factor {verdict.AS_PREDICTED:g}," in help_page
+    sure = f"below {verdict.SURE_SIGNAL:g}, its prediction is not sure, and it must be at most"
+    assert f"{sure} {verdict.SURE_GAIN:g} of the better of raw and alone" in " ".join(help_page.split())
+    few = f"fewer than {verdict.SHAPE_POINTS} public points for each column"
+    assert f"{few} (of at most {verdict.SHAPE_COLUMNS})" in " ".join(help_page.split())
     assert f"fall to {verdict.GAIN:g} of raw or less" in help_page
     assert f"distance to less than {verdict.NEARER:g} of what the queries reach alone" in help_page
     assert f"from the surface, below {verdict.NEARER:g} of what the public points reach alone" in atlas
@@ -706,7 +710,6 @@ def test_the_template_is_part_of_the_package():
     assert '"report/templates/*.j2"' in declared
 
 
-@pytest.mark.slow
 def test_demo(tmp_path, capsys):
     from dpmd_fast.lab.demo import main
 

@@ -55,7 +55,7 @@ def _within(squares, count, bound):
     return True
 
 
-@device(inline=True, generic=True)
+@device(inline=True)
 def clip(measure, record, roots, count, norm, length, clipping, scales, squares):
     """Fill scales[i] = factor roots[i] / length for i < count with a factor that keeps the bound.
 

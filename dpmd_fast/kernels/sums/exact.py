@@ -81,19 +81,17 @@ class ExactSums(ABC):
 
     def total(self) -> NDArray[np.int64]:
         """Return the sums (K, F, F) in the order of the locations, symmetric."""
-        if self._totals is not None:
-            self._flush()
-        sums = self._recent if self._totals is None else self._totals
-        return symmetric_integers(sums, self._order(), self._features, self._n_threads)
+        return symmetric_integers(self._flush(), self._order(), self._features, self._n_threads)
 
-    def _flush(self) -> None:
-        """Move the recent sums to 64-bit integers."""
+    def _flush(self) -> NDArray[np.int64]:
+        """Move the recent sums to 64-bit integers; return the totals."""
         if self._totals is None:
             self._totals = self._recent.astype(np.int64)
         else:
             self._totals += self._recent.astype(np.int64)
         self._recent[:] = 0.0
         self._recent_rows = 0
+        return self._totals
 
 
 @contextmanager
@@ -227,7 +225,7 @@ class MixtureSums(ExactSums):
 def symmetric_integers(
     sums: np.ndarray, order: np.ndarray, features: int, n_threads: int | None = None
 ) -> np.ndarray:
-    """Return sums (K, width, width), of which the upper blocks are filled in, as whole integer matrices.
+    """Return integer sums (K, width, width), of which the upper blocks are filled in, as whole matrices.
 
     Location a goes to the place order[a].
     """
@@ -244,6 +242,6 @@ def _symmetric(sums, order, out):
         place = order[a]
         for j in range(F):
             for k in range(j, F):
-                value = np.int64(sums[a, j, k])
+                value = sums[a, j, k]
                 out[place, j, k] = value
                 out[place, k, j] = value

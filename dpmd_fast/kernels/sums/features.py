@@ -24,7 +24,7 @@ def subspace_coordinates(
     n, D = Y.shape
     inside, outside = np.empty((n, basis.shape[1])), np.empty((n, D))
     with threads(n_threads):
-        _coordinates(np.ascontiguousarray(Y, dtype=np.float64), center, basis, inside, outside)
+        _coordinates(_contiguous(Y), _contiguous(center), _contiguous(basis), inside, outside)
     return inside, outside
 
 
@@ -32,7 +32,8 @@ def inside_coordinates(
     Y: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
     """Return the coordinates of `subspace_coordinates`, to the last bit, without what is outside."""
-    points, inside = np.ascontiguousarray(Y, dtype=np.float64), np.empty((len(Y), basis.shape[1]))
+    points, inside = _contiguous(Y), np.empty((len(Y), basis.shape[1]))
+    center, basis = _contiguous(center), _contiguous(basis)
     project = _inside_few if len(Y) <= FEW else _inside
     each_row(lambda first, last: project(points, center, basis, inside, first, last), len(Y), n_threads)
     return inside
@@ -42,8 +43,8 @@ def subspace_points(
     X: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
     """Return the points m + V x (n, D) with coordinates `X` (n, q)."""
-    points, out = np.ascontiguousarray(X, dtype=np.float64), np.empty((len(X), len(center)))
-    across = np.ascontiguousarray(basis.T)
+    points, out = _contiguous(X), np.empty((len(X), len(center)))
+    center, across = _contiguous(center), _contiguous(basis.T)
     lift = _points_few if len(X) <= FEW else _points
     each_row(lambda first, last: lift(points, center, across, out, first, last), len(X), n_threads)
     return out
@@ -58,8 +59,12 @@ def add_feature_block(
     chunks = -(-len(features) // _CHUNK)
     partial = np.zeros((chunks, width, width))
     with threads(n_threads, chunk=1):
-        _add(features, F, clipping, partial)
+        _add(_contiguous(features), F, clipping, partial)
     sums[0] += partial.sum(axis=0)
+
+
+def _contiguous(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=np.float64)
 
 
 @device

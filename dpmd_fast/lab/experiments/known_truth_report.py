@@ -140,6 +140,9 @@ def _by_queries(rows: Sequence[Row]) -> Figure:
                     x, y, color=look.color, linestyle=look.line, marker=look.mark, markersize=4, label=method
                 )
             axis.set_xscale("log")
+            sizes = sorted({int(row["queries"]) for row in own})  # type: ignore[arg-type]
+            axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+            axis.set_xticks([], minor=True)
             axis.set_ylim(0.0, 2.6)
             axis.set_title(f"{first}, noise {noise:g}, {missing:.0%} missing")
             axis.set_xlabel("queries")

@@ -21,6 +21,7 @@ from dpmd_fast.arguments import (
     checked_integer,
     is_auto,
 )
+from dpmd_fast.compilation import ensure, route_of
 from dpmd_fast.errors import UserRuntimeError, UserValueError
 from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.mechanisms.atlas.rounds import Attempt, Rounds, run_rounds
@@ -165,6 +166,8 @@ def release_atlas(
         )
     for share in (SMALLEST_SHARE, 1.0):  # refuses a mu out of range, before the spend
         choose_lattice(math.sqrt(share) * budget.mu, 1.0, adjacency)
+    kernels = route_of("atlas", Z.shape[1]) + (("subspace",) if Z.shape[1] >= LEAST_COLUMNS else ())
+    ensure(*kernels, *(() if noise is None else ("posterior",)))  # the prediction runs some of them
     public = None
     if noise is not None:
         given = Z
@@ -202,6 +205,7 @@ def release_atlas(
             "verdict": predicted.verdict.word,
             **preprocessing_cost(preprocess),
         },
+        kernels=kernels,
         bound_to=original,
         advice=None if preprocess is None else INVALID,
         rows=n,
@@ -264,8 +268,8 @@ def _build(
         raise AssertionError("the shares of the releases exceed the budget")
     if attempt.charts is None:
         raise UserRuntimeError(
-            "no chart stands out from the noise, and the budget is spent: use a larger bandwidth, a larger "
-            "epsilon or more records"
+            "no chart stands out from the noise, and the budget is spent: an atlas needs a larger epsilon or "
+            "more records around the public points"
         )
     return _Built(subspace, attempt, spends)
 

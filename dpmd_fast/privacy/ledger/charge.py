@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from dpmd_fast.arguments import shown
 from dpmd_fast.errors import UserError, UserRuntimeError, UserValueError, either, text_of
 from dpmd_fast.privacy.guarantee import Guarantee, counted
+from dpmd_fast.privacy.ledger.last_debit import note_debit
 from dpmd_fast.privacy.ledger.ledger import Ledger, Spend, Statement
 
 
@@ -46,6 +47,7 @@ class Receipt:
                 f"{os.fsdecode(path)} is written, but the ledger could not note it for spend "
                 f"{self.spend.id}: {_reason(error)}"
             ) from error
+        note_debit(f"what was spent paid for {os.fsdecode(path)}, which is complete")
 
 
 def open_account(ledger: Any, dataset: Any, seed: Any = None) -> LedgerAccount | None:
@@ -120,6 +122,7 @@ class Charge:
         self.guarantee = guarantee
         self.receipt: Receipt | None = None
         self._account = account
+        self._begun = False
         if account is None:
             return
         if guarantee.holds == "not private":
@@ -141,10 +144,32 @@ class Charge:
 
     def debit(self) -> None:
         """Make the debit; do nothing if it was made already or there is no ledger."""
-        if self._account is None or self.receipt is not None:
+        if self._begun:
+            return
+        self._begun = True
+        if self._account is None:
+            spent = self.guarantee.mu**2
+            note_debit(f"a release without a ledger had begun: count mu^2 = {spent:.9g} as spent")
             return
         ledger, dataset, _ = self._account
-        self.receipt = Receipt(ledger, ledger.spend(dataset, **self._order, **self._details))
+        try:
+            self.receipt = Receipt(ledger, ledger.spend(dataset, **self._order, **self._details))
+        except BaseException as problem:
+            self._begun = False  # what comes after it must be paid, if need be for a second time
+            if not isinstance(problem, Exception):  # a signal; it may have come after the entry in the ledger
+                self._note_if_entered(self._account)
+            raise
+        _note(self.receipt.spend)
+
+    def _note_if_entered(self, account: LedgerAccount) -> None:
+        """Look into the ledger for a debit of this process that was not there before."""
+        note_debit(f"a debit of data set {account.dataset!r} may have been made: see dpmd-fast ledger show")
+        known = {spend.id for spend in account.statement.history}
+        found = account.ledger.statement(account.dataset).history
+        new = [spend for spend in found if spend.id not in known and spend.pid == os.getpid()]
+        note_debit(None)
+        for spend in new:
+            _note(spend)
 
     @contextmanager
     def covering(self) -> Iterator[None]:
@@ -159,6 +184,13 @@ class Charge:
                 f"the release failed after its debit, and mu^2 = {spend.mu2:.9g} of data set "
                 f"{spend.dataset!r} stays spent (spend {spend.id}): {_reason(error)}"
             ) from error
+
+
+def _note(spend: Spend) -> None:
+    note_debit(
+        f"mu^2 = {spend.mu2:.9g} of data set {spend.dataset!r} stays spent (spend {spend.id}); no file is "
+        "recorded for it"
+    )
 
 
 def _reason(error: Exception) -> str:

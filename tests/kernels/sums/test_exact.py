@@ -107,15 +107,15 @@ def test_moving_on_to_integers(monkeypatch):
 
     def counted(self):
         flushed.append(self._recent_rows)
-        flush(self)
+        return flush(self)
 
     monkeypatch.setattr(dpmd_fast.kernels.sums.exact.ExactSums, "_flush", counted)
     for rows in (1, 2, 37, 999, 1000):
         flushed.clear()
         monkeypatch.setattr(dpmd_fast.kernels.sums.exact, "EXACT", rows * setting.bound + 1)
         np.testing.assert_array_equal(setting.total(Y[:500], Y[500:503], Y[503:]), ref)
-        if rows == 1000:  # all fit: nothing has to move on
-            assert not flushed
+        if rows == 1000:  # all fit: nothing has to move on before the end
+            assert flushed == [1000]
             continue
         assert max(flushed) <= rows
         assert sum(flushed) == 1000

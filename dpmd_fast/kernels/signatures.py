@@ -1,0 +1,162 @@
+"""What Python hands to each kernel, and which kernels a route runs: all that is needed to compile ahead.
+
+A type is written as a letter and a number of dimensions, "f2" for a contiguous matrix of float64. Kernels get
+nothing else: the functions around them convert, so that no type depends on how the records came in.
+`tests/test_compilation.py` runs all routes and fails if one compiles anything that is not named here.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from numba import types
+
+_LETTERS = {
+    "f": types.float64,
+    "s": types.float32,
+    "i": types.int64,
+    "j": types.int32,
+    "u": types.uint64,
+    "h": types.uint16,
+    "b": types.boolean,
+}
+# Types of arguments by kernel, and kernels by what they have in common: helpers that one of a group has
+# compiled are there for the others. One process compiles one group; the longest come first.
+_GROUPS: dict[str, dict[str, str]] = {
+    "posterior": {
+        "posterior._set_rows": "POSTERIOR f2 i1 i f2 f2 f1 u2",
+        "posterior._set_few": "POSTERIOR f2 i1 i f2 f2 f1 u2",
+    },
+    "tangents": {"tangents._all_tangents": "BALLS f3 i1 b1"},
+    "scatter": {
+        "tangents._scatter_at": "BALLS f2 f2 f1 i f3",
+        "tangents._scatter_many": "BALLS f2 f2 f1 f3",
+    },
+    "moments": {
+        "sums.moments._clip_block": "BALLS f2 f f CLIP j1 f1 i1",
+        "sums.moments._norms": "BALLS f2 f f f1",
+        "sums.moments._accumulate": "BALLS f2 f i1 j1 f1 f3 b1",
+    },
+    "residuals": {
+        "sums.residuals._clip_block": "BALLS f3 f4 f f2 f2 f CLIP j1 f1 i1 f2",
+        "sums.residuals._norms": "BALLS f3 f4 f f2 f2 f f1",
+        "sums.residuals._accumulate": "PAIR f2 f i1 j1 f1 f2 f3 b1",
+    },
+    "mixtures": {"sums.mixtures._add_block": "f1 f3 SCREEN f CLIP f2 f4 b1"},
+    "projectors": {
+        "projectors._local_geometry": "BALLS f3 f2 f2 f1 f i1 f1 f2 f3",
+        "projectors._project_to_planes": "f2 f2 f3",
+    },
+    "eigen": {"eigen.tridiagonal._top_subspaces": "f3 i f3 b1"},
+    "charts": {
+        "charts._move": "SIZES SKETCH BOXES f3 f2 f4 f3 f4 f f i f2 b1",
+        "charts._move_few": "SIZES SKETCH BOXES f3 f2 f4 f3 f4 f f i f2 b1",
+    },
+    "wide charts": {
+        "wide_charts.move_wide": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1",
+        "wide_charts.move_wide_few": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1",
+    },
+    "descent": {"descent._descend": "BALLS f3 f2 f i f i1 i1 f1"},
+    "index": {
+        "search.index._split": "f2 i",
+        "search.index._pack_leaves": "f2 f1 i1 i2",
+        "search.index._shift_leaves": "f3 f2 f2 i",
+    },
+    "exact noise": {
+        "noise.exact_normal.fill": "u1 i1 i DIGITS",
+        "noise.exact_normal._fill_rows": "u2 i1 i i DIGITS i2",
+    },
+    "normal noise": {
+        "noise.normal._fill_chunks": "u2 f1 f1 f1 i2",
+        "noise.normal.fill": "u1 f1 f1 f1",
+        "noise.normal.add_symmetric": "f3 i f1 f1",
+    },
+    "pairs": {"sums.pairs._sort_pairs": "i j1 f1 i1 f2 j1 f1 f2 i2 i1"},
+    "integers": {"sums.exact._symmetric": "i3 i1 i3"},
+    "features": {"sums.features._add": "f2 i CLIP f3", "sums.features._coordinates": "f2 f1 f2 f2 f2"},
+    "subspace": {
+        "sums.features._inside": "f2 f1 f2 f2 i i",
+        "sums.features._inside_few": "f2 f1 f2 f2 i i",
+        "sums.features._points": "f2 f1 f2 f2 i i",
+        "sums.features._points_few": "f2 f1 f2 f2 i i",
+    },
+    "balls": {"search.balls._count": "BALLS f2 f2 f1"},
+}
+_MOMENTS = ("moments", "index", "exact noise", "pairs", "integers")
+_PAPER = ("tangents", "scatter", "projectors", "eigen", "index", "normal noise")
+#: Groups of kernels that a route may run; the first line of each is what a release runs before or after its
+#: debit, the others are methods without privacy.
+ROUTES: dict[str, tuple[str, ...]] = {
+    "noise": ("exact noise",),
+    "moments": _MOMENTS,
+    "prediction": ("charts", *_MOMENTS),
+    "transform": ("charts", "index"),
+    "many columns": ("wide charts",),
+    "coordinates": ("subspace",),
+    "atlas": ("residuals", "charts", *_MOMENTS),
+    "subspace": ("features", "subspace"),
+    "mixture": ("mixtures", "exact noise", "integers"),
+    "posterior": ("posterior",),
+    "projector": ("scatter", "eigen", "index", "normal noise"),
+    "paper": _PAPER,
+    "descent": ("descent", "tangents", "scatter", "eigen", "index"),
+    "search": ("balls", "index"),
+}
+
+
+def groups_of(*routes: str) -> list[tuple[str, ...]]:
+    """Return the names of the kernels of some routes, by group; of all kernels for no route."""
+    wanted = {group for route in routes for group in ROUTES[route]} if routes else set(_GROUPS)
+    return [tuple(kernels) for group, kernels in _GROUPS.items() if group in wanted]
+
+
+def dispatcher_of(name: str) -> Any:
+    """Return the kernel of this name."""
+    module, _, function = name.rpartition(".")
+    return getattr(importlib.import_module(f"dpmd_fast.kernels.{module}"), function)
+
+
+@functools.cache
+def types_of(name: str) -> tuple[Any, ...]:
+    """Return the types of the arguments of a kernel."""
+    words = next(kernels[name] for kernels in _GROUPS.values() if name in kernels)
+    return tuple(_type(word) for word in words.split())
+
+
+@functools.cache
+def _type(word: str) -> Any:
+    if word in _TUPLES:
+        return _TUPLES[word]()
+    base = _LETTERS[word[0]]
+    return types.Array(base, int(word[1:]), "C") if word[1:] else base
+
+
+def _named(module: str, name: str, words: str) -> Any:
+    kind = getattr(importlib.import_module(f"dpmd_fast.kernels.{module}"), name)
+    return types.NamedTuple([_type(word) for word in words.split()], kind)
+
+
+def _tuple(words: str) -> Any:
+    return types.Tuple([_type(word) for word in words.split()])
+
+
+_TUPLES = {
+    "BALLS": lambda: _named(
+        "search.index",
+        "BallIndex",
+        "f2 i i i1 f3 f2 f2 s3 s2 s2 f1 f2 f2 f1 i2 i2 i1 f2 f2 f2 f1 f f",
+    ),
+    "CLIP": lambda: _named("sums.clip", "Clipping", "f f i"),
+    "DIGITS": lambda: _named("noise.exact_normal", "Tables", "i i h1 i1 i2"),
+    "PAIR": lambda: _tuple("f f"),
+    "SIZES": lambda: _tuple("i i f f"),
+    "SKETCH": lambda: _tuple("f1 f2 f2 s3 s2 s2"),
+    "BOXES": lambda: _tuple("f1 f1 f2 f2"),
+    "PLANES": lambda: _tuple("f2 f2"),
+    "SCREEN": lambda: _named("sums.screen", "Screen", "f1 s2 s3 f2 f1 f f"),
+    "POSTERIOR": lambda: _named(
+        "mixture.components", "PosteriorComponents", "f1 f1 f2 f3 f2 f3 f3 f2 b1 f3 f2 f1 b i b"
+    ),
+}

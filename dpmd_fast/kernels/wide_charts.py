@@ -1,8 +1,9 @@
 """Points of many columns moved by a field of charts: the arithmetic of `charts.py`, chart by chart.
 
 With many columns a point has few of the charts in reach, and those lie apart: only they are worked on, each
-with its columns in the lanes of vectors. All charts together do not fit into a core's own cache, so points
-near the same charts follow each other. A point's result does not depend on the order.
+with its columns in the lanes of vectors. All charts together do not fit into a core's own cache, so blocks of
+points near the same charts go through them together. A point's sums take its charts in the order of the
+index, and charts of weight zero leave them as they are: its result does not depend on the other points.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits, le
 from dpmd_fast.kernels.search.index import LEAF
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask
 from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
-from dpmd_fast.kernels.vector.planes import add_listed
+from dpmd_fast.kernels.vector.planes import add_chart
 
 _LINE = 8  # doubles in a cache line
+BLOCK = 64  # points that go through a leaf together: 32 take 4 % longer (20 columns), 128 as long
 
 
 def aligned(values: np.ndarray) -> np.ndarray:
@@ -46,6 +48,7 @@ def _sketch(x, D, center, across, scale, left, point):
         for i in range(D):
             point[i] = scale * (x[i] - center[i])
         return 0.0
+    left[:] = 0.0  # also the padding: a record that is not finite must leave nothing to the next
     for i in range(D):
         left[i] = scale * (x[i] - center[i])
     for k in range(depth):
@@ -100,63 +103,99 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
     width, stride = across.shape[1], frames.shape[1]
     n_leaves, sides = len(spreads), len(leaf_low)
     h2, scale = radius * radius, 1.0 / radius
-    share = 1.0 / h2
-    point, shifted, gaps = np.zeros(sides), np.empty(depth, np.float32), np.empty(n_leaves)
-    x, left, gap, sums = np.zeros(width), np.zeros(width), np.zeros(2 * width), np.zeros(width)
-    listed = np.empty(n + 3, np.int32)
+    share, one = 1.0 / h2, np.uint64(1)
+    most = min(BLOCK, m)
+    points, shifted, gaps = np.zeros((most, sides)), np.empty(depth, np.float32), np.empty((most, n_leaves))
+    lengths, norms = np.empty(most), np.empty(most)
+    x, sums, totals = np.zeros((most + 1, width)), np.zeros((most + 1, width)), np.zeros(most + 1)
+    left, gap = np.zeros(width), np.empty(2 * width)
+    moving, candidates = np.empty(most, np.bool_), np.empty(most + 1, np.int64)
+    near, counts = np.empty(LEAF * (most + 1), np.int32), np.zeros(LEAF, np.int64)
     order = np.arange(m)
-    if m > LEAF and n_leaves > 1:
+    if m > BLOCK and n_leaves > 1:
         _visiting_order(X, center, across, scale, leaf_low, leaf_high, order)
-    for at in range(m):
-        q = order[at]
-        for k in range(D):
-            x[k] = X[q, k]
-        ok = True
+    for begin in range(0, m, most):
+        here = min(most, m - begin)
+        for q in range(here):
+            row = order[begin + q]
+            moving[q] = True
+            for k in range(D):
+                x[q, k] = X[row, k]
         for _ in range(passes):
-            rest = _sketch(x, D, center, across, scale, left, point)
-            size = 0.0
-            for k in range(sides):
-                size += point[k] * point[k]
-            found = 0
-            for k in range(width):
-                sums[k] = 0.0
-            leaf_gaps(leaf_low, leaf_high, 0, n_leaves, point, point, gaps)
+            for q in range(here):
+                point = points[q]
+                lengths[q] = _sketch(x[q], D, center, across, scale, left, point)
+                size = 0.0
+                for k in range(sides):
+                    size += point[k] * point[k]
+                norms[q] = size if moving[q] else np.nan  # near no leaf
+                leaf_gaps(leaf_low, leaf_high, 0, n_leaves, point, point, gaps[q])
+                totals[q] = 0.0
+                for k in range(width):
+                    sums[q, k] = 0.0
             for leaf in range(n_leaves):
-                slack = rounding * (1.0 + size + leaf_sizes[leaf])
-                if not gaps[leaf] <= 1.0 + slack:
-                    continue
-                norm = rest * rest
-                for k in range(depth):
-                    value32 = np.float32(point[k] - middles[leaf, k])
-                    shifted[k] = value32
-                    norm += np.float64(value32) * np.float64(value32)
-                largest = max(norm, spreads[leaf])
-                slack += (depth + 8) * SINGLE_EPS * 4.0 * largest
-                first = leaf * LEAF
-                if slack < 1.0 and largest < SINGLE_MOST:
-                    maybe = 0.5 * norm - 0.5 - 0.5 * slack
-                    word = near_mask(
-                        shifted, single, first * depth, depth, half_norms, rests, first, rest, maybe
+                first, listed = leaf * LEAF, np.uint64(0)
+                close = 0
+                for q in range(here):  # without a branch, which nobody could predict
+                    candidates[close] = q
+                    close += gaps[q, leaf] <= 1.0 + rounding * (1.0 + norms[q] + leaf_sizes[leaf])
+                for i in range(close):
+                    q = candidates[i]
+                    slack = rounding * (1.0 + norms[q] + leaf_sizes[leaf])
+                    rest = lengths[q]
+                    norm = rest * rest
+                    for k in range(depth):
+                        value32 = np.float32(points[q, k] - middles[leaf, k])
+                        shifted[k] = value32
+                        norm += np.float64(value32) * np.float64(value32)
+                    largest = max(norm, spreads[leaf])
+                    slack += (depth + 8) * SINGLE_EPS * 4.0 * largest
+                    if slack < 1.0 and largest < SINGLE_MOST:
+                        maybe = 0.5 * norm - 0.5 - 0.5 * slack
+                        word = near_mask(
+                            shifted, single, first * depth, depth, half_norms, rests, first, rest, maybe
+                        )
+                    else:
+                        word = all_bits(min(LEAF, n - first))
+                    listed |= word
+                    while word != 0:
+                        chart = count_trailing_zeros(word)
+                        word &= word - one
+                        near[chart * (most + 1) + counts[chart]] = q
+                        counts[chart] += 1
+                while listed != 0:
+                    chart = count_trailing_zeros(listed)
+                    listed &= listed - one
+                    add_chart(
+                        x,
+                        near,
+                        chart * (most + 1),
+                        counts[chart],
+                        frames,
+                        steps,
+                        (first + chart) * stride,
+                        width,
+                        d,
+                        masses[first + chart],
+                        h2,
+                        share,
+                        how,
+                        gap,
+                        sums,
+                        totals,
                     )
-                else:
-                    word = all_bits(min(LEAF, n - first))
-                while word != 0:
-                    chart = first + count_trailing_zeros(word)
-                    word &= word - np.uint64(1)
-                    listed[found] = chart
-                    found += 1
-            total = add_listed(
-                x, frames, steps, stride, listed, found, width, d, masses, h2, share, how, gap, sums
-            )
-            if not total > 0.0:
-                ok = False
-                break
-            for k in range(D):
-                x[k] += strength * sums[k] / total
-        reached[q] = ok
-        if ok:
-            for k in range(D):
-                X[q, k] = x[k]
+                    counts[chart] = 0
+            for q in range(here):
+                moving[q] = moving[q] and totals[q] > 0.0
+                if moving[q]:
+                    for k in range(D):
+                        x[q, k] += strength * sums[q, k] / totals[q]
+        for q in range(here):
+            row = order[begin + q]
+            reached[row] = moving[q]
+            if moving[q]:
+                for k in range(D):
+                    X[row, k] = x[q, k]
 
 
 @kernel(keeps_lock=True)

@@ -60,18 +60,22 @@ def test_a_point_moves_the_same_in_every_company(D):
     together = move(field, X, 2)[0]
     order = rng.permutation(len(X))
     np.testing.assert_array_equal(move(field, X[order], 1)[0], together[order])
+    for rows in (63, 64, 65, 129):  # around the size of a block
+        np.testing.assert_array_equal(move(field, X[:rows], 1)[0], together[:rows])
     one_by_one = np.concatenate([move(field, X[i : i + 1], 1)[0] for i in range(0, 777, 97)])
     np.testing.assert_array_equal(one_by_one, together[::97])
     assert (together != X).any(axis=1).mean() > 0.1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
-@pytest.mark.parametrize("D", [3, 20])
+@pytest.mark.parametrize("D", [3, 9, 20, 22])
 def test_a_record_without_place_is_out_of_reach(bad, D):
-    centers, tangents, masses, _ = charts(D, 1, 20, seed=3)
+    centers, tangents, masses, rng = charts(D, 1, 20, seed=3)
     centers *= 0.3
-    X = np.zeros((100, D))
+    X = 0.1 * rng.standard_normal((100, D))
     X[1::2, 0] = bad
-    moved, reached = move(make_field(centers, tangents, masses, 2.0), X)
+    field = make_field(centers, tangents, masses, 2.0)
+    moved, reached = move(field, X)
     assert reached.tolist() == [True, False] * 50
     np.testing.assert_array_equal(moved[1::2], X[1::2])
+    np.testing.assert_array_equal(moved[::2], move(field, X[::2])[0])

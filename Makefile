@@ -55,6 +55,8 @@ fuzz: $(VENV)/.installed-test
 compare: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/compare.py --output benchmarks/results/compare.md
 	$(BIN)/python benchmarks/latency.py --output benchmarks/results/latency.md
+	$(BIN)/python benchmarks/transform.py --output benchmarks/results/transform.md
+	$(BIN)/python benchmarks/transform_file.py --rows 2000000 --output benchmarks/results/transform_file.md
 	$(BIN)/python benchmarks/cold_start.py --output benchmarks/results/cold-start.md
 	$(BIN)/python benchmarks/page.py
 

@@ -13,7 +13,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a sc
 from benchmarks.markdown import write
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("limits", "compare", "latency", "cold-start", "scaling", "suites-quick")  # in the order of the page
+# in the order of the page
+PARTS = (
+    "limits",
+    "compare",
+    "latency",
+    "transform",
+    "transform_file",
+    "cold-start",
+    "scaling",
+    "suites-quick",
+)
 INTRO = """# Performance
 
 Every table names its machine, and all but the last say how idle it was. `python benchmarks/page.py` assembles
@@ -23,14 +33,14 @@ this page from what these commands write to `benchmarks/results` (minutes: when 
 | --- | --- | --- |
 | `make bench` | the asv suites at small sizes: kernels, start, fit, release, transform, noise, ledger | 4 |
 | `make bench-full` | the same at the sizes of `make compare`, and compilation from nothing | 60 |
-| `make compare` | ratios to seven other packages, both in one run; latency of `transform`; cold starts | 22 |
+| `make compare` | ratios to seven other packages, in one run; `transform`; cold starts | 25 |
 | `make scaling` | time and peak memory against n, D, m, K and threads, with fitted exponents | 10 |
 | `make limits` | stages beside the rates of DGEMM, memory and the stream cipher | 2 |
 
 `DPMD_BENCH_PROFILE` chooses the sizes of the suites: `quick`, `full`, or `tiny`, at which the tests run each
 benchmark once. `benchmarks/__init__.py` lists which suite covers which room of the package. The scripts
-`moments.py`, `transform.py`, `transform_file.py`, `engines.py` and `accuracy.py` in `benchmarks` make the
-other tables of the README and of [distributed.md](distributed.md)."""
+`moments.py`, `engines.py` and `accuracy.py` in `benchmarks` make the other tables of the README
+and of [distributed.md](distributed.md)."""
 
 
 def page(results: Path) -> str:

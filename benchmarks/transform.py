@@ -5,7 +5,8 @@
 Two threads on both sides. The NumPy side is without loops over queries or charts: distances, weights and the
 projections onto all tangent planes are matrix products on blocks of queries; the best of several block sizes
 counts. The million queries go through `Atlas.load(path).transform` in a process that has seen neither the
-reference nor the release.
+reference nor the release. A second table is about one thread and no NumPy: a plain atlas of 10 columns, and a
+curved one of dimension 5 in 20 columns, half of them logged, with a preprocessor.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ from threadpoolctl import threadpool_limits
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
 
 from benchmarks.memory import peak_memory
-from dpmd_fast import Atlas, Budget, release_atlas
-from dpmd_fast.lab.datasets import Shape, bounded_noise, make_shape, simulate
+from dpmd_fast import Atlas, Budget, Preprocessor, release_atlas
+from dpmd_fast.lab.datasets import Shape, bounded_noise, make_shape, simulate, sphere
 from dpmd_fast.models.geometry.layers import Layer
 from dpmd_fast.privacy.guarantee import LargeDeltaWarning
 
 THREADS = 2
 BLOCKS = (500, 2000, 8000)
 COMPARED = 100_000
+ALONE = 20_000  # queries of the table for one thread
+RECORDS, ANCHORS = 200_000, 3_000
 
 
 def numpy_layer(X: np.ndarray, layer: Layer, block: int) -> np.ndarray:
@@ -138,6 +141,61 @@ def rows(count: int) -> list[str]:
     return out
 
 
+def plain_case() -> tuple[Atlas, np.ndarray]:
+    """Return an atlas of a sphere in 10 columns, and queries."""
+    rng = np.random.default_rng(0)
+    shape = sphere(10, 2, rotation=rng)
+    reference = shape.sample(RECORDS, rng) + bounded_noise(RECORDS, 10, 0.05, rng)
+    anchors = shape.sample(ANCHORS, rng) + bounded_noise(ANCHORS, 10, 0.2, rng)
+    atlas = release_atlas(reference, anchors, dim=2, budget=Budget(1.0, 1e-6), accept_risk=True)
+    return atlas, queries_near(shape, ALONE)
+
+
+def preprocessed_case(columns: int = 20, dim: int = 5) -> tuple[Atlas, np.ndarray]:
+    """Return an atlas of a curved surface that fills all columns, every other of them skewed, and queries."""
+    rng = np.random.default_rng(0)
+    linear, curved = rng.normal(size=(2, dim, columns)) / np.sqrt(dim)
+    phases = rng.uniform(0.0, 6.0, columns)
+
+    def sample(count: int) -> np.ndarray:
+        place = rng.normal(size=(count, dim))
+        points = place @ linear + 0.3 * np.sin(place @ curved + phases)
+        points += 0.2 * rng.normal(size=points.shape)
+        points[:, ::2] = np.exp(points[:, ::2])
+        return points
+
+    reference, anchors = sample(RECORDS), sample(ANCHORS)
+    atlas = release_atlas(
+        reference,
+        anchors,
+        dim=dim,
+        budget=Budget(1.0, 1e-6),
+        preprocess=Preprocessor.from_public(anchors),
+        accept_risk=True,
+    )
+    return atlas, sample(ALONE)
+
+
+def rows_alone() -> list[str]:
+    """Return the table of one thread: rows a second, and the share of the preprocessor."""
+    out = [
+        "| one thread | charts | columns of the charts | rows/s | us a row | of which preprocessing |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, case in (("D=10, d=2", plain_case), ("D=20, d=5, preprocessed", preprocessed_case)):
+        atlas, Z = case()
+        atlas.transform(Z, n_threads=1)  # warms up
+        seconds, mapping = fastest(partial(atlas.transform, Z, n_threads=1), 5), 0.0
+        if (prepare := atlas.preprocess) is not None:
+            everything = np.ones(len(Z), np.bool_)
+            mapping = fastest(partial(prepare.moved, Z, lambda inside, all=everything: (inside, all)), 5)
+        charts = " + ".join(str(len(layer.masses)) for layer in atlas.layers)
+        each, own = 1e6 * seconds / len(Z), 1e6 * mapping / len(Z)
+        width = atlas.layers[0].centers.shape[1]
+        out.append(f"| {name} | {charts} | {width} | {len(Z) / seconds:,.0f} | {each:.2f} | {own:.2f} |")
+    return out
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--queries", type=int, default=1_000_000)
@@ -148,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.child is not None:
         child(*options.child)
         return
-    text = "\n".join(rows(options.queries))
+    text = "\n".join(["# Transforms of an atlas", "", *rows(options.queries), "", *rows_alone()])
     print(text)
     if options.output is not None:
         options.output.write_text(text + "\n", "utf-8")

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
@@ -25,8 +26,8 @@ from dpmd_fast.errors import UserValueError
 Progress = Callable[[int, int], None]
 #: What `warmup` compiles for a purpose: routes of `kernels/signatures.py`.
 PURPOSES: dict[str, tuple[str, ...]] = {
-    "transform": ("transform", "coordinates", "posterior"),
-    "atlas": ("atlas", "subspace", "transform"),
+    "transform": ("transform", "many columns", "coordinates", "posterior"),
+    "atlas": ("atlas", "subspace", "transform", "many columns"),
     "mixture": ("mixture", "posterior"),
     "paper": ("paper", "projector", "moments", "descent"),
     "all": (),
@@ -36,6 +37,8 @@ _LOOK = 0.1  # seconds between looks at the clock, while processes compile
 # The child sees the modules that its parent sees. It knows the names of kernels only.
 _CHILD = "import sys; sys.path[:] = {path!r}; from dpmd_fast.compilation import _serve; _serve()"
 
+#: Processor seconds of each kernel that other processes compiled for this one.
+seconds: dict[str, float] = {}
 _lock = threading.RLock()
 _ready: set[str] = set()  # routes
 _watcher: Progress | None = None
@@ -75,6 +78,13 @@ def ensure(*routes: str) -> None:
     if not _ready.issuperset(routes):
         _prepare(routes)
         _ready.update(routes)
+
+
+def route_of(name: str, columns: int) -> tuple[str, ...]:
+    """Return a route that moves points of so many columns by charts, with the kernels of its charts."""
+    from dpmd_fast.kernels.charts import WIDE
+
+    return (name, "many columns") if columns >= WIDE else (name,)
 
 
 @contextmanager
@@ -165,6 +175,8 @@ def _compile_in_children(groups: Sequence[tuple[str, ...]], report: Callable[[],
             if name is None:
                 children.discard(child)
             elif name:
+                kernel, _, spent = name.partition(" ")
+                seconds[kernel] = float(spent)
                 report()
             elif not child.take(left):
                 child.close()
@@ -223,7 +235,10 @@ class _Child:
 
 
 def _serve() -> NoReturn:
-    """Compile the kernels that come in, a group in a line; print each name, an empty line after a group."""
+    """Compile the kernels that come in, a group in a line.
+
+    Prints the name of each and the seconds it took, and an empty line after a group.
+    """
     from dpmd_fast.kernels.signatures import dispatcher_of, types_of
 
     lines: SimpleQueue[str] = SimpleQueue()
@@ -236,6 +251,7 @@ def _serve() -> NoReturn:
     threading.Thread(target=listen, daemon=True).start()
     while True:
         for name in lines.get().split():
-            dispatcher_of(name).compile(types_of(name))
-            print(name, flush=True)
+            kernel, given, start = dispatcher_of(name), types_of(name), time.process_time()
+            kernel.compile(given)
+            print(name, time.process_time() - start, flush=True)
         print(flush=True)

@@ -10,7 +10,7 @@ import click
 from dpmd_fast.cli.checks import kind_of
 from dpmd_fast.cli.noise import WHAT
 from dpmd_fast.cli.options import INTEGER_OR_AUTO, NUMBER_OR_AUTO, joined
-from dpmd_fast.compilation import ensure
+from dpmd_fast.compilation import ensure, route_of
 
 if TYPE_CHECKING:
     from dpmd_fast.models.atlas import Atlas
@@ -86,7 +86,8 @@ def ensure_for(model: Atlas | Mixture) -> None:
     if isinstance(model, Mixture):
         ensure("posterior")
     else:
-        ensure("transform", *([] if model.subspace is None else ["coordinates"]))
+        columns = max(layer.centers.shape[1] for layer in model.layers)
+        ensure(*route_of("transform", columns), *([] if model.subspace is None else ["coordinates"]))
 
 
 def check_settings(model: Atlas | Mixture, noise: Any, **others: Any) -> None:

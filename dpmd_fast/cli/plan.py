@@ -23,7 +23,7 @@ from dpmd_fast.cli.options import (
     preprocessor_of,
     threads_option,
 )
-from dpmd_fast.compilation import ensure
+from dpmd_fast.compilation import ensure, route_of
 
 if TYPE_CHECKING:
     from dpmd_fast.models.plan import Plan
@@ -89,7 +89,10 @@ def plan(
     from dpmd_fast.tables.files import read_points
 
     points, names = read_points(queries, columns_for(columns, preprocess), missing=kind != "atlas")
-    ensure(*{"atlas": ["prediction"], "mixture": ["posterior"]}.get(kind, ["prediction", "posterior"]))
+    ensure(
+        *(() if kind == "mixture" else route_of("prediction", points.shape[1])),
+        *(() if kind == "atlas" else ("posterior",)),
+    )
     made = predict(
         named(points, names),
         reference_rows,

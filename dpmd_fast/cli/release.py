@@ -49,7 +49,7 @@ from dpmd_fast.cli.options import (
     risk_option,
     threads_option,
 )
-from dpmd_fast.compilation import ensure
+from dpmd_fast.compilation import ensure, route_of
 
 if TYPE_CHECKING:
     from dpmd_fast.arguments import Points
@@ -157,7 +157,8 @@ def fit(
     mixed = {"components": or_auto(components), "on_missing": on_missing or "fill"}
     chosen = kind
     if kind == "auto":
-        ensure("prediction", "posterior")
+        assert public.points is not None  # --queries was required
+        ensure(*route_of("prediction", public.points.shape[1]), "posterior")
         chosen = choose_model(
             public,
             {**shape, "components": mixed["components"], "rounds": rounds, "noise": noise},

@@ -16,6 +16,7 @@
       gather       neighbours in one leaf: who they are, what they add up to
       integers     vectors truncated to the lattice
       quads        charts, four at a time
+      planes       charts from a list, for many columns
         |
         +-- mixture/       rows under the components of a mixture, block by block
         |     components   prepared for one noise
@@ -38,6 +39,7 @@
                 +-- projectors     kernel weights, means, averaged projectors at queries
                 |     +-- descent  gradient of |f|^2 and step halving
                 +-- charts         points moved by a field of charts: the atlas
+                |     +-- wide_charts  the same for points of many columns
                 +-- sums/          exact integer sums over records
                       clip         the bound on what one record adds
                       pairs        pairs (record, location) of a block, sorted by location

@@ -6,8 +6,8 @@ At a point x, with w_a = S_a (1 - |x - b_a|^2 / h^2)_+^2 over the charts a in re
 
 With pull = 1, no offset and the tangents as slopes this is the weighted mean of the projections onto the
 charts' tangent planes; with pull = 0 it adds a smooth correction. Charts are added by fours (`quads.py`),
-those out of reach among them with weight zero. Each point is moved by itself, in a fixed order of charts: its
-result does not depend on blocks, threads or other points.
+those out of reach among them with weight zero; with many columns one by one (`wide_charts.py`). Each point is
+moved by itself, in a fixed order of charts: its result does not depend on blocks, threads or other points.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits, le
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask
 from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.vector.planes import pack_parts
 from dpmd_fast.kernels.vector.quads import add_four_charts, pack_quads
+from dpmd_fast.kernels.wide_charts import aligned, move_wide, move_wide_few, pack_axes
+
+WIDE = 8  # columns from which on charts are worked on one by one: with 10 both take as long, with 20 half
 
 
 class Field(NamedTuple):
@@ -38,6 +42,7 @@ class Field(NamedTuple):
     pull: float
     strength: float
     passes: int
+    planes: tuple[np.ndarray, np.ndarray] | None  # the charts one by one, if there are many columns
 
 
 def make_field(
@@ -53,11 +58,14 @@ def make_field(
 ) -> Field:
     """Return a field of charts: `centers` (K, D), `frames` (K, D, d); of projections if without `slopes`."""
     index = build_index(centers, bandwidth, finest=LANES)
+    wide = index.columns >= WIDE
 
     def arranged(values: np.ndarray) -> np.ndarray:
         return pack_quads(np.asarray(values)[index.order])
 
-    rows = arranged(np.asarray(frames).transpose(0, 2, 1))
+    flat = np.asarray(frames).transpose(0, 2, 1)
+    rows = arranged(flat)
+    planes = _planes(centers, flat, offsets, slopes, index.order) if wide else None
     return Field(
         balls=index,
         centers=arranged(centers),
@@ -68,18 +76,34 @@ def make_field(
         pull=1.0 if slopes is None else 0.0,
         strength=float(strength),
         passes=passes,
+        planes=planes,
     )
+
+
+def _planes(
+    centers: np.ndarray,
+    frames: np.ndarray,
+    offsets: np.ndarray | None,
+    slopes: np.ndarray | None,
+    order: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return frames about centres, and slopes with offsets unless points are projected, for `move_wide`."""
+    packed = aligned(pack_parts(np.asarray(centers)[order], frames[order]))
+    if slopes is None:
+        return packed, np.empty((0, 0))
+    starts = np.zeros_like(centers) if offsets is None else np.asarray(offsets)
+    return packed, aligned(pack_parts(starts[order], np.asarray(slopes)[order]))
 
 
 def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Move the rows of `X`; return whether each had a chart in reach in every pass. Others stay."""
     moved = np.array(X, dtype=np.float64, order="C")
     reached = np.empty(len(moved), np.bool_)
-    index = field.balls
+    index, few = field.balls, len(moved) <= FEW
     sizes = (len(index.rows), index.depth, index.radius, index.rounding)
     sketch = (
         index.center,
-        index.axes,
+        index.axes if field.planes is None else pack_axes(index.axes),
         index.middles,
         index.single,
         index.single_half_norms,
@@ -87,10 +111,16 @@ def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.
     )
     boxes = (index.spreads, index.sizes[index.leaf_nodes], index.leaf_low, index.leaf_high)
 
-    mover = _move_few if len(moved) <= FEW else _move
+    charts: tuple[object, ...]
+    if field.planes is None:
+        mover, charts = _move_few if few else _move, field[1:-1]
+    else:
+        mover = move_wide_few if few else move_wide
+        masses = field.masses.reshape(-1)
+        charts = field.planes, field.frames.shape[1], masses, field.strength, field.passes
 
     def work(first: int, last: int) -> None:
-        mover(sizes, sketch, boxes, *field[1:], moved[first:last], reached[first:last])
+        mover(sizes, sketch, boxes, *charts, moved[first:last], reached[first:last])
 
     each_row(work, len(moved), n_threads)
     return moved, reached

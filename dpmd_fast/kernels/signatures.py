@@ -54,6 +54,10 @@ _GROUPS: dict[str, dict[str, str]] = {
         "charts._move": "SIZES SKETCH BOXES f3 f2 f4 f3 f4 f f i f2 b1",
         "charts._move_few": "SIZES SKETCH BOXES f3 f2 f4 f3 f4 f f i f2 b1",
     },
+    "wide charts": {
+        "wide_charts.move_wide": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1",
+        "wide_charts.move_wide_few": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1",
+    },
     "descent": {"descent._descend": "BALLS f3 f2 f i f i1 i1 f1"},
     "index": {
         "search.index._split": "f2 i",
@@ -89,6 +93,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
     "moments": _MOMENTS,
     "prediction": ("charts", *_MOMENTS),
     "transform": ("charts", "index"),
+    "many columns": ("wide charts",),
     "coordinates": ("subspace",),
     "atlas": ("residuals", "charts", *_MOMENTS),
     "subspace": ("features", "subspace"),
@@ -149,6 +154,7 @@ _TUPLES = {
     "SIZES": lambda: _tuple("i i f f"),
     "SKETCH": lambda: _tuple("f1 f2 f2 s3 s2 s2"),
     "BOXES": lambda: _tuple("f1 f1 f2 f2"),
+    "PLANES": lambda: _tuple("f2 f2"),
     "SCREEN": lambda: _named("sums.screen", "Screen", "f1 s2 s3 f2 f1 f f"),
     "POSTERIOR": lambda: _named(
         "mixture.components", "PosteriorComponents", "f1 f1 f2 f3 f2 f3 f3 f2 b1 f3 f2 f1 b i b"

@@ -8,7 +8,6 @@ stay missing come back as null, or as NaN in columns that cannot hold a null.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -26,9 +25,6 @@ from dpmd_fast.columns import (
     is_pandas,
     is_polars,
     listed,
-    pandas_blocks,
-    pandas_number_type,
-    pandas_values,
     places_of,
     quoted,
 )
@@ -36,10 +32,9 @@ from dpmd_fast.errors import UserValueError
 from dpmd_fast.status import FAILED, Codes, words_of
 from dpmd_fast.tables.protocol import RowCleaner, called, check_rows, has_deviations, takes_missing
 
-_ROWS = 1 << 16  # read and moved at a time
-_FEW = 1000  # rows of a frame that may be copied to see what it is
-_WIDE = np.dtype(np.float64)
-_NO_VALUES = ("null", "null[pyarrow]", "Null")  # types of columns in which every value is missing
+ROWS = 1 << 16  # read and moved at a time
+WIDE = np.dtype(np.float64)
+NO_VALUES = ("null", "null[pyarrow]", "Null")  # types of columns in which every value is missing
 
 _LARGEST = {number: float(np.finfo(number).max) for number in (np.float32, np.float64)}
 
@@ -74,7 +69,9 @@ def transform_table(cleaner: RowCleaner, table: Any, n_threads: int | None, retu
     if is_reader(table):
         return _transform_reader(cleaner, table, n_threads, return_status)
     if is_pandas(table):
-        moved, codes = _transform_pandas(cleaner, table, n_threads)
+        from dpmd_fast.tables.pandas_frames import transform_pandas
+
+        moved, codes = transform_pandas(cleaner, table, n_threads)
     elif is_polars(table):
         moved, codes = _transform_polars(cleaner, table, n_threads)
     else:
@@ -136,7 +133,7 @@ class ArrowTransform:
         self._cleaner, self._what = cleaner, what
         known = _layouts.get(cleaner)
         if known is None or not known[0].equals(schema, check_metadata=True):
-            chosen = _choose(cleaner, schema.names, schema.types, arrow_number_type, what)
+            chosen = choose(cleaner, schema.names, schema.types, arrow_number_type, what)
             known = _layouts[cleaner] = schema, chosen, schema_after(schema, chosen)
         _, self._chosen, self.schema = known
         self.added: tuple[str, ...] = ()
@@ -151,13 +148,13 @@ class ArrowTransform:
         import pyarrow as pa
 
         taken = part.select(list(self._chosen))
-        if not isinstance(part, pa.RecordBatch) or len(part) > _ROWS:
+        if not isinstance(part, pa.RecordBatch) or len(part) > ROWS:
             whole = taken if isinstance(taken, pa.Table) else pa.Table.from_batches([taken])
-            pieces = whole.to_batches(max_chunksize=_ROWS)
+            pieces = whole.to_batches(max_chunksize=ROWS)
         else:
             pieces = [taken]
-        blocks = (arrow_points(piece, _WIDE) for piece in pieces)
-        cleaned = _cleaned(
+        blocks = (arrow_points(piece, WIDE) for piece in pieces)
+        cleaned = cleaned_blocks(
             self._cleaner,
             blocks,
             part.num_rows,
@@ -219,67 +216,6 @@ def _transform_reader(cleaner: RowCleaner, reader: Any, n_threads: int | None, r
     return pa.RecordBatchReader.from_batches(transform.schema, batches())
 
 
-def _transform_pandas(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
-    what, labels = called(cleaner), frame.columns
-    names = [str(label) for label in labels]
-    places = cleaned_places(cleaner, names, what)
-    if places == [*range(len(names))] and (points := _one_array(frame)) is not None:
-        check_rows(cleaner, what, points)
-        moved, codes = cleaner.move(points, n_threads, what)
-        return type(frame)(moved, index=frame.index, columns=labels, copy=False).__finalize__(frame), codes
-    before = list(frame.dtypes)
-    types = before.copy()
-    by_label = labels.is_unique  # by position it takes five times as long
-
-    def column_at(place: int) -> Any:
-        return frame[labels[place]] if by_label else frame.iloc[:, place]
-
-    if takes_missing(cleaner) and object in types:
-        for place in places:
-            types[place] = _type_of(column_at(place))
-    chosen = _choose(cleaner, names, types, pandas_number_type, what)
-    blank = np.full(len(frame), np.nan)
-    arrays = [
-        blank if str(types[place]) == _NO_VALUES[0] else pandas_values(column_at(place)) for place in chosen
-    ]
-    single = set(chosen.values()) == {np.float32}
-    blocks = pandas_blocks(arrays, len(frame), np.dtype(np.float32) if single else _WIDE, _ROWS)
-    cleaned = _cleaned(cleaner, blocks, len(frame), chosen, n_threads, what)
-    out = frame.copy(deep=False)
-    for position, column in zip(chosen, cleaned.columns, strict=True):
-        out.isetitem(position, _as_pandas(column, before[position]))
-    return out, cleaned.codes
-
-
-def _one_array(frame: Any) -> Points | None:
-    """Return the values of a small frame that pandas keeps as one array of floats, None of any other.
-
-    For few rows: to look at the type of every column takes longer than to clean them. If pandas gives the
-    same memory twice, there is nothing but one array, hence one type; a single column may be of any kind.
-    """
-    plain = type(frame) is sys.modules["pandas"].DataFrame and 0 < len(frame) <= _FEW
-    points: Points = frame.to_numpy() if plain and frame.shape[1] > 1 else np.empty(0, np.int8)
-    same = points.dtype in (np.float32, np.float64) and points.ctypes.data == frame.to_numpy().ctypes.data
-    return points if same else None
-
-
-def _type_of(column: Any) -> Any:
-    """Return the type of a pandas column, "null" for objects that are all missing."""
-    if column.dtype == object and len(column) and column.isna().all():
-        return _NO_VALUES[0]
-    return column.dtype
-
-
-def _as_pandas(column: Points, before: Any) -> Any:
-    """Return a column backed as it was before: by NumPy, with a mask, or by Arrow."""
-    pandas: Any = sys.modules["pandas"]
-    if hasattr(before, "pyarrow_dtype"):
-        return pandas.arrays.ArrowExtensionArray(arrow_array(column, nan_is_null=True))
-    if hasattr(before, "numpy_dtype"):
-        return pandas.arrays.FloatingArray(column, np.isnan(column))
-    return column
-
-
 def _transform_polars(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
     import polars as pl
 
@@ -289,15 +225,22 @@ def _transform_polars(cleaner: RowCleaner, frame: Any, n_threads: int | None) ->
         return np.float64 if dtype.is_numeric() or dtype == pl.Boolean else None
 
     what = called(cleaner)
-    chosen = _choose(cleaner, frame.columns, frame.dtypes, number_type, what)
-    names = [frame.columns[position] for position in chosen]
-    blocks = (
-        np.stack([piece.get_column(name).cast(pl.Float64).to_numpy() for name in names], axis=1)
-        for piece in frame.iter_slices(_ROWS)
-    )
-    columns, codes, _ = _cleaned(cleaner, blocks, frame.height, chosen, n_threads, what)
-    series = [pl.Series(name, column, nan_to_null=True) for name, column in zip(names, columns, strict=True)]
-    return frame.with_columns(series), codes
+    every, types = frame.columns, frame.dtypes
+    chosen = choose(cleaner, every, types, number_type, what)
+    names = [every[position] for position in chosen]
+    wide = [types[position] == pl.Float64 for position in chosen]
+
+    def values(piece: Any, name: str, is_wide: bool) -> Any:
+        column = piece.get_column(name)
+        return (column if is_wide else column.cast(pl.Float64)).to_numpy()
+
+    pieces = frame.iter_slices(ROWS) if frame.height > ROWS else [frame]
+    blocks = (np.stack([values(piece, *one) for one in zip(names, wide, strict=True)], 1) for piece in pieces)
+    columns, codes, _ = cleaned_blocks(cleaner, blocks, frame.height, chosen, n_threads, what)
+    out = frame.clone()  # shares all columns; `with_columns` would plan a query first
+    for position, name, column in zip(chosen, names, columns, strict=True):
+        out.replace_column(position, pl.Series(name, column, nan_to_null=True))
+    return out, codes
 
 
 def schema_after(schema: Any, chosen: Chosen) -> Any:
@@ -333,7 +276,7 @@ def _metadata_after(
     return {**metadata, b"pandas": json.dumps(noted).encode()}
 
 
-def _choose(
+def choose(
     cleaner: RowCleaner,
     names: Sequence[str],
     types: Sequence[Any],
@@ -345,7 +288,7 @@ def _choose(
     numbers = {kind: number_type(kind) for kind in {types[place] for place in places}}
     found = {place: numbers[types[place]] for place in places}
     if takes_missing(cleaner):
-        found.update({place: np.float64 for place in found if str(types[place]) in _NO_VALUES})
+        found.update({place: np.float64 for place in found if str(types[place]) in NO_VALUES})
     chosen = {place: number for place, number in found.items() if number is not None}
     if len(chosen) < len(found):
         others = [f"{names[place]!r} ({types[place]})" for place in found if place not in chosen]
@@ -353,7 +296,7 @@ def _choose(
     return chosen
 
 
-def _cleaned(
+def cleaned_blocks(
     cleaner: RowCleaner,
     blocks: Iterable[Points],
     rows: int,

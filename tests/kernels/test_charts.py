@@ -11,7 +11,17 @@ from kernel_samples import charts
 
 from dpmd_fast.kernels.charts import make_field, move
 
-SIZES = [(2, 1, 5), (3, 1, 67), (3, 2, 70), (9, 3, 130), (12, 2, 1)]
+SIZES = [
+    (2, 1, 5),
+    (3, 1, 67),
+    (3, 2, 70),
+    (7, 3, 70),
+    (8, 2, 66),
+    (9, 3, 130),
+    (12, 2, 1),
+    (20, 5, 200),
+    (22, 7, 70),
+]
 
 
 @pytest.mark.kernels
@@ -42,21 +52,30 @@ def test_corrections(D, d, K):
     np.testing.assert_allclose(comp, ref, rtol=1e-11, atol=1e-12)
 
 
-def test_a_point_moves_the_same_in_every_company():
-    centers, tangents, masses, rng = charts(9, 2, 100, seed=2)
-    field = make_field(centers, tangents, masses, 2.0, passes=3)
-    X = rng.uniform(-1.0, 1.0, (777, 9))
+@pytest.mark.parametrize("D", [5, 9, 20])
+def test_a_point_moves_the_same_in_every_company(D):
+    centers, tangents, masses, rng = charts(D, 2, 100, seed=2)
+    field = make_field(centers, tangents, masses, 0.7 * math.sqrt(D), passes=3)
+    X = rng.uniform(-1.0, 1.0, (777, D))
     together = move(field, X, 2)[0]
     order = rng.permutation(len(X))
     np.testing.assert_array_equal(move(field, X[order], 1)[0], together[order])
+    for rows in (63, 64, 65, 129):  # around the size of a block
+        np.testing.assert_array_equal(move(field, X[:rows], 1)[0], together[:rows])
     one_by_one = np.concatenate([move(field, X[i : i + 1], 1)[0] for i in range(0, 777, 97)])
     np.testing.assert_array_equal(one_by_one, together[::97])
+    assert (together != X).any(axis=1).mean() > 0.1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
-def test_a_record_without_place_is_out_of_reach(bad):
-    centers, tangents, masses, _ = charts(3, 1, 20, seed=3)
-    X = np.array([[0.0, 0.0, 0.0], [bad, 0.0, 0.0]])
-    moved, reached = move(make_field(centers, tangents, masses, 2.0), X)
-    assert reached.tolist() == [True, False]
-    np.testing.assert_array_equal(moved[1], X[1])
+@pytest.mark.parametrize("D", [3, 9, 20, 22])
+def test_a_record_without_place_is_out_of_reach(bad, D):
+    centers, tangents, masses, rng = charts(D, 1, 20, seed=3)
+    centers *= 0.3
+    X = 0.1 * rng.standard_normal((100, D))
+    X[1::2, 0] = bad
+    field = make_field(centers, tangents, masses, 2.0)
+    moved, reached = move(field, X)
+    assert reached.tolist() == [True, False] * 50
+    np.testing.assert_array_equal(moved[1::2], X[1::2])
+    np.testing.assert_array_equal(moved[::2], move(field, X[::2])[0])

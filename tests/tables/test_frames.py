@@ -424,6 +424,17 @@ def test_index_attributes_and_names_of_pandas():
     np.testing.assert_array_equal(make_atlas(("0", "1", "2")).transform(whole), MOVED)
 
 
+@pytest.mark.parametrize("number", [np.float64, np.float32])
+def test_few_rows_of_pandas_with_further_columns_are_moved_as_many(number):
+    frame = TABLE.to_pandas().astype(dict.fromkeys("abc", number))
+    frame.attrs["origin"] = "simulated"
+    many = pd.concat([frame] * 3, ignore_index=True)  # more rows are moved column by column
+    few, before = ATLAS.transform(frame), frame.copy()
+    pd.testing.assert_frame_equal(few, ATLAS.transform(many).iloc[:N])
+    pd.testing.assert_frame_equal(frame, before)
+    assert few.attrs == frame.attrs
+
+
 def test_subclasses_of_pandas_stay():
     class Frame(pd.DataFrame):
         @property

@@ -23,6 +23,7 @@ from dpmd_fast.kernels.vector.lanes import (
     integer,
     load,
     pointer_to,
+    prefetch,
     reduce_pairs,
     splat,
     store,
@@ -88,16 +89,11 @@ def _fetch_ahead(typingctx, rows, places, start, stop, length):
         rows, places, start, stop, length = args
         pr = pointer_to(context, builder, signature.args[0], rows, integer(0))
         pp = pointer_to(context, builder, signature.args[1], places, integer(0))
-        byte = ir.IntType(8).as_pointer()
-        prefetch = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32]), "llvm.prefetch.p0i8"
-        )
-        how = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to read, into all levels, data
         with cgutils.for_range_slice(builder, start, stop, integer(1), intp=I64) as (i, _):
             row = builder.sext(builder.load(builder.gep(pp, [i])), I64)
             source = builder.gep(pr, [builder.mul(row, length)])
             with cgutils.for_range_slice(builder, integer(0), length, integer(_LINE), intp=I64) as (k, _):
-                builder.call(prefetch, [builder.bitcast(builder.gep(source, [k]), byte), *how])
+                prefetch(builder, builder.gep(source, [k]))
         return context.get_dummy_value()
 
     return sig, codegen

@@ -66,6 +66,16 @@ def fixed_fused(builder, a, b, c):
     return builder.call(call, [a, b, c])
 
 
+def prefetch(builder, pointer):
+    """Emit a request to have the line at `pointer` in all caches."""
+    byte = ir.IntType(8).as_pointer()
+    call = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32]), "llvm.prefetch.p0i8"
+    )
+    how = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to read, into all levels, data
+    builder.call(call, [builder.bitcast(pointer, byte), *how])
+
+
 def horizontal_sum(builder, vector):
     lanes = [builder.extract_element(vector, ir.Constant(I32, i)) for i in range(LANES)]
     return builder.fadd(builder.fadd(lanes[0], lanes[2]), builder.fadd(lanes[1], lanes[3]))

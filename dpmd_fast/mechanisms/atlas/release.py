@@ -21,7 +21,7 @@ from dpmd_fast.arguments import (
     checked_integer,
     is_auto,
 )
-from dpmd_fast.compilation import ensure
+from dpmd_fast.compilation import ensure, route_of
 from dpmd_fast.errors import UserRuntimeError, UserValueError
 from dpmd_fast.kernels.jit import single_blas
 from dpmd_fast.mechanisms.atlas.rounds import Attempt, Rounds, run_rounds
@@ -166,7 +166,7 @@ def release_atlas(
         )
     for share in (SMALLEST_SHARE, 1.0):  # refuses a mu out of range, before the spend
         choose_lattice(math.sqrt(share) * budget.mu, 1.0, adjacency)
-    kernels = ("atlas", "subspace") if Z.shape[1] >= LEAST_COLUMNS else ("atlas",)
+    kernels = route_of("atlas", Z.shape[1]) + (("subspace",) if Z.shape[1] >= LEAST_COLUMNS else ())
     ensure(*kernels, *(() if noise is None else ("posterior",)))  # the prediction runs some of them
     given = (
         Z if preprocess is None or noise is None else public_points("anchors", anchors, original, reference)

@@ -58,6 +58,32 @@ def test_residual_sums_are_bounded_and_do_not_depend_on_blocks():
     assert largest > 0.99 * lattice.bound**2, "nearly every record is scaled to the bound"
 
 
+@pytest.mark.parametrize(("D", "d"), [(9, 3), (20, 5), (22, 7)])
+def test_with_many_columns_a_record_adds_the_same_in_every_company(D, d):
+    Y, field, frames, _, _, _ = residual_problem(D, d, 130, 300)
+    Y *= 0.7
+    tau = 0.2 * float(residual_norms(frames, Y, np.zeros_like(Y), 0.1).max())
+    lattice = choose_lattice(1.0, tau, "replace-one")
+
+    def total(rows, n_threads=None, size=1000):
+        sums = ResidualSums([field], frames, tau, lattice.steps, 0.1, n_threads)
+        for start in range(0, len(rows), size):
+            sums.add(rows[start : start + size])
+        return sums.total()
+
+    alone = np.array([total(row[None], 1) for row in Y])
+    assert (alone != 0).any(axis=(1, 2, 3)).mean() > 0.9
+    whole = alone.sum(axis=0)
+    order = np.random.default_rng(1).permutation(len(Y))
+    for rows, n_threads, size in ((Y, 1, 300), (Y, 2, 300), (Y[order], 2, 129), (Y[::-1], 1, 64), (Y, 1, 7)):
+        np.testing.assert_array_equal(total(np.ascontiguousarray(rows), n_threads, size), whole)
+    for bad in (np.nan, 1e300):  # a record of no place adds nothing, and changes nothing beside it
+        mixed = np.repeat(Y, 2, axis=0)
+        mixed[::2] = 0.0
+        mixed[::2, D - 1] = bad
+        np.testing.assert_array_equal(total(mixed, 1), whole)
+
+
 def adversarial(D, rng):
     """Records that a bound might forget: at centres, far, tiny, subnormal, duplicated, at the edge."""
     base = rng.uniform(-1.0, 1.0, (20, D))

@@ -17,7 +17,7 @@ from typing import Any
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.serve.answers import CANCELLED, UNAVAILABLE, CallError
 
-# Rows that are cleaned without waiting for a turn, so that single rows do not wait behind large batches [choice]
+# Rows that are cleaned without waiting for a turn: single rows must not wait behind large batches [choice]
 _FEW = 500
 _ACTIONS = 16  # at once, beside exchanges
 

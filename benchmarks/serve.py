@@ -87,7 +87,7 @@ def throughput(folder: Path, quick: bool) -> str:
             ]
         )
     head = ["model", "workers", "batches in a call", "rows/s in process", "rows/s served", "ratio, median"]
-    head += ["in the best turn", "processor time, in process / served with clients"]
+    head += ["in the turn with most rows served", "processor time, in process / served with clients"]
     return (
         "## Throughput: 10,000-row batches of 10 columns, 4 clients\n\n"
         f"In process: 4 threads that transform the same batches. {turns} turns of {seconds:g} s each.\n\n"

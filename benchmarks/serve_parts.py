@@ -149,7 +149,9 @@ def joined(started: list[subprocess.Popen[str]], limit: float) -> dict[str, Any]
             found = {"failed": 1, "errors": {"a process of clients did not end": 1}}
         for name, value in found.items():
             if isinstance(value, dict):
-                total[name] = {**total.get(name, {}), **value}
+                sums = total.setdefault(name, {})
+                for key, number in value.items():
+                    sums[key] = sums.get(key, 0) + number
             elif name in ("p50", "p99", "most", "seconds"):
                 total[name] = max(total.get(name, 0.0), value)  # of the slowest process
             else:

@@ -17,8 +17,7 @@ from typing import Any
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.serve.answers import CANCELLED, UNAVAILABLE, CallError
 
-# Rows that are cleaned without waiting for a turn: less than a millisecond of work for 10 columns
-# (benchmarks/latency.py), so that single rows do not wait behind large batches.
+# Rows that are cleaned without waiting for a turn: single rows must not wait behind large batches [choice]
 _FEW = 500
 _ACTIONS = 16  # at once, beside exchanges
 

@@ -33,8 +33,6 @@ from dpmd_fast.serve.pieces import batches_of
 _SCHEMES = {"grpc": "grpc", "grpc+tcp": "grpc", "grpc+tls": "grpc+tls", "grpcs": "grpc+tls"}
 _PORT = 8815
 _LONGEST_HEADER = 2000  # characters; servers take 8,192 bytes of headers
-# the waits before them add up to 11 seconds: a worker is back in two, on a busy machine in five
-_ATTEMPTS = 10
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0  # seconds
 
 _T = TypeVar("_T")
@@ -46,6 +44,7 @@ def connect(
     *,
     model: str | None = None,
     timeout: float = 300.0,
+    patience: float = 30.0,
     tls_root: bytes | None = None,
 ) -> Client:
     """Return a client of a server of models.
@@ -61,10 +60,13 @@ def connect(
         Name of the model, instead of the path. If there is neither, the server must have one model only.
     timeout : float
         Seconds that a call may take, with all attempts.
+    patience : float
+        Seconds for which a call is made again while there is no worker for it. On two cores with a load of
+        20, a worker that was killed was back in 9 to 12 s (benchmarks/serve.py).
     tls_root : bytes, optional
         Certificates to trust, as PEM; by default those of the system.
     """
-    return Client(uri, token, model=model, timeout=timeout, tls_root=tls_root)
+    return Client(uri, token, model=model, timeout=timeout, patience=patience, tls_root=tls_root)
 
 
 class Client:
@@ -85,13 +87,14 @@ class Client:
         *,
         model: str | None = None,
         timeout: float = 300.0,
+        patience: float = 30.0,
         tls_root: bytes | None = None,
     ) -> None:
         from pyarrow import flight
 
         location, named = _parsed(uri)
         self.model = model if model is not None else named
-        self.timeout, self.repeated = float(timeout), 0
+        self.timeout, self.patience, self.repeated = float(timeout), float(patience), 0
         if token is not None and (not isinstance(token, str) or not token.isascii() or not token.strip()):
             raise UserValueError("token: must be a text of ASCII characters")
         self._headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
@@ -158,11 +161,11 @@ class Client:
             name = model or self.model or self._only_model(left)
             return back(self._exchange(name, schema, batches(), given, left))
 
-        return self._repeated(call, attempts=1 if once else _ATTEMPTS)
+        return self._repeated(call, 0.0 if once else self.patience)
 
     def models(self) -> dict[str, dict[str, Any]]:
         """Return what is served: guarantee, columns and verdict of each model, by its name."""
-        return self._repeated(self._listed)
+        return self._repeated(self._listed, self.patience)
 
     def health(self) -> dict[str, Any]:
         """Return the status of the worker that answers."""
@@ -251,32 +254,30 @@ class Client:
             results = self._flight.do_action(flight.Action(name, b""), self._options(left))
             return b"".join(one.body.to_pybytes() for one in results).decode()
 
-        return self._repeated(call)
+        return self._repeated(call, self.patience)
 
     def _options(self, left: float, headers: Iterable[tuple[bytes, bytes]] = ()) -> Any:
         from pyarrow import flight
 
         return flight.FlightCallOptions(timeout=left, headers=[*self._headers, *headers])
 
-    def _repeated(self, call: Callable[[float], _T], attempts: int = _ATTEMPTS) -> _T:
-        """Make a call, and again while there is no server for it."""
+    def _repeated(self, call: Callable[[float], _T], patience: float) -> _T:
+        """Make a call, and again while there is no worker for it."""
         from pyarrow import flight
 
-        end = time.monotonic() + self.timeout
-        wait = _FIRST_WAIT
-        for attempt in range(1, attempts + 1):
-            left = end - time.monotonic()
+        start, wait = time.monotonic(), _FIRST_WAIT
+        while True:
+            left = start + self.timeout - time.monotonic()
             try:
                 return call(max(left, 0.001))
             except flight.FlightUnavailableError as problem:
-                if attempt == attempts or left <= wait:
+                if time.monotonic() - start >= patience or left <= wait:
                     raise _explained(problem) from None
             except Exception as problem:
                 raise _explained(problem) from None
             self.repeated += 1
             time.sleep(wait * random.uniform(0.5, 1.5))  # not all clients at once
             wait = min(2.0 * wait, _LONGEST_WAIT)
-        raise AssertionError
 
 
 class _Sent:

@@ -14,11 +14,12 @@ from dpmd_fast.cli.options import json_option
 def keys() -> None:
     """Make keys that sign models: whoever trusts the public key knows who vouches for a guarantee.
 
+    The private key signs what fit writes (--key); transform, report and ledger verify take the public one
+    (--trusted).
+
     \b
     Example:
       dpmd-fast keys create -o clinic.key
-      dpmd-fast fit ... --key clinic.key -o atlas.dpmd
-      dpmd-fast transform --model atlas.dpmd --trusted clinic.key.pub queries.parquet -o clean.parquet
     """
 
 

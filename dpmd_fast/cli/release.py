@@ -185,7 +185,7 @@ def fit(
             n_threads=threads,
             **account,
         )
-    rescued(output, partial(model.save, key=signer))
+    rescued(output, model.save if signer is None else partial(model.save, key=signer))
     with already_written(output):
         if report_path is not None:
             _report(model, prepared, report_path, threads, {"budget": budget, **options, "rounds": rounds})

@@ -218,9 +218,8 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         h, d = fitted.index.radius, fitted.dim
         predicted = predict_projectors(spend.scales, queries.shape[1], d, h, self.budget)
         refuse_unless_worth(predicted, self.accept_risk)
-        spend = replace(
-            spend, guarantee=with_conditions(spend.guarantee, risk_noted(predicted, self.accept_risk))
-        )
+        noted = with_conditions(spend.guarantee, risk_noted(predicted, self.accept_risk))
+        spend = replace(spend, guarantee=noted)
         mechanism = prepare(
             terms,
             None,

@@ -22,9 +22,8 @@ from dpmd_fast.arguments import (
 from dpmd_fast.columns import names_of
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.models.geometry.anchors import Floats, thinned
-from dpmd_fast.models.geometry.tuning import rounds_for
 from dpmd_fast.models.mixture_cleaner import checked_noise
-from dpmd_fast.models.predict_atlas import AtlasPrediction, predict_atlas
+from dpmd_fast.models.predict_atlas import AtlasPrediction, enough_epsilon, predict_atlas
 from dpmd_fast.models.predict_mixture import MixturePrediction, predict_mixture
 from dpmd_fast.models.preprocessor import Preprocessor, units_of
 from dpmd_fast.models.public_only import PublicErrors, check_noise_fits, judge_queries, root
@@ -384,19 +383,3 @@ def _advice(
         start = "Release an atlas" if name == "atlas" else "Release a mixture"
     advice = f"{start}: {verdict.sentence}"
     return advice if other is None or other.word == HELPS else f"{advice} {other.sentence}"
-
-
-def enough_epsilon(budget: Budget, signal: float, scatter: float) -> float:
-    """Return the epsilon at which S / s, which grows with mu, supports three rounds."""
-    epsilon = budget.epsilon
-    factor = math.sqrt(2.0)
-    while rounds_for(signal * Budget(epsilon, budget.delta, budget.conversion).mu / budget.mu, scatter) < 3:
-        epsilon *= factor
-        if epsilon > 1e4:
-            return math.inf
-    while epsilon > 1e-3:
-        smaller = Budget(epsilon / factor, budget.delta, budget.conversion)
-        if rounds_for(signal * smaller.mu / budget.mu, scatter) < 3:
-            break
-        epsilon /= factor
-    return epsilon

@@ -335,3 +335,19 @@ def _sentence(made: AtlasPrediction, word: str, n: int, budget: Budget, noise: f
     if made.public_only_error < made.raw_error:
         return change + f"; the public points alone reach {made.public_only_error:.3g} without any budget."
     return change + ", which is not worth a budget."
+
+
+def enough_epsilon(budget: Budget, signal: float, scatter: float) -> float:
+    """Return the epsilon at which S / s, which grows with mu, supports three rounds."""
+    epsilon = budget.epsilon
+    factor = math.sqrt(2.0)
+    while rounds_for(signal * Budget(epsilon, budget.delta, budget.conversion).mu / budget.mu, scatter) < 3:
+        epsilon *= factor
+        if epsilon > 1e4:
+            return math.inf
+    while epsilon > 1e-3:
+        smaller = Budget(epsilon / factor, budget.delta, budget.conversion)
+        if rounds_for(signal * smaller.mu / budget.mu, scatter) < 3:
+            break
+        epsilon /= factor
+    return epsilon

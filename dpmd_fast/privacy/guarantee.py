@@ -112,9 +112,9 @@ class Guarantee:
         """Return the guarantee that `to_dict` was called on, also by an older version without scope."""
         wanted = {one.name for one in fields(cls)}
         if not isinstance(given, Mapping) or not wanted - {"scope"} <= set(given) <= wanted:
-            raise UserValueError(f"a guarantee must have exactly {', '.join(sorted(wanted))}")
+            raise UserValueError(f"guarantee: must have exactly {', '.join(sorted(wanted))}")
         if not isinstance(given["conditions"], (list, tuple)):
-            raise UserValueError("conditions: must be a list")
+            raise UserValueError("guarantee: conditions must be a list")
         return cls(
             **{
                 **given,

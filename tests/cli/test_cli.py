@@ -31,7 +31,7 @@ from dpmd_fast.lab.experiments import registry
 from dpmd_fast.privacy.ledger import ledger as ledger_module
 
 VERBS = ["demo", "plan", "fit", "transform", "serve", "denoise", "preprocess", "report", "ledger"]
-VERBS += ["experiment", "audit", "warmup"]
+VERBS += ["keys", "experiment", "audit", "warmup"]
 N = 20_011  # records: a number that is not said by chance
 BUDGET = "--epsilon 1 --delta 1e-6"
 PAID = "--ledger budget.db --dataset clinic"

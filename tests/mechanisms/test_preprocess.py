@@ -608,7 +608,7 @@ def test_files(tmp_path, atlas):
         loaded.save(tmp_path / "again")
         assert (tmp_path / "again").read_bytes() == path.read_bytes()
     noted = json.loads(pa.ipc.open_file(path).read_all().schema.metadata[b"dpmd-fast"])
-    assert noted["version"] == 2
+    assert noted["version"] == 3
     assert sorted(noted["preprocess"]) == ["center", "clip", "column_names", "guarantee", "log", "scale"]
     data = path.read_bytes()
     number = b'"center":[1.0'

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 PYTEST = $(BIN)/pytest -n 2 --dist loadfile --durations 40 --durations-min 4
-DOCTEST = $(BIN)/python -m doctest README.md docs/distributed.md docs/mixture.md -o NORMALIZE_WHITESPACE -o ELLIPSIS
+DOCTEST = $(BIN)/python -m doctest README.md docs/distributed.md docs/mixture.md docs/preprocessing.md -o NORMALIZE_WHITESPACE -o ELLIPSIS
 INPUTS ?= 100000
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 

@@ -163,10 +163,10 @@ def public_count(source: ReferenceSource, adjacency: Adjacency, n_public: int | 
     """Return a number of records that may be used for planning."""
     if n_public is not None:
         n_public = checked_integer("n_public", n_public, minimum=1)
-        if adjacency == "replace-one" and source.rows not in (None, n_public):
+        if adjacency == "replace-one" and source.rows is not None and n_public > source.rows:
             raise UserValueError(
-                f"n_public = {n_public}: must be left out; the reference has {source.rows} records, a number "
-                f"that is public with {adjacency!r}",
+                f"n_public = {n_public}: must be at most {source.rows}, the number of records, which is "
+                f"public with {adjacency!r}",
                 argument="n_public",
             )
         return n_public
@@ -335,7 +335,7 @@ def prepare(
     )
     if source is not None and validate and terms.on_invalid == "raise":
         check_valid(source, LARGEST, *(() if advice is None else (advice,)), missing=missing)
-    known = source.rows if rows is None and source is not None else rows
+    known = rows if source is None or source.rows is None else source.rows
     if terms.adjacency == "replace-one" and known is not None:  # else the number of records is private
         warn_large_delta(budget.delta, known, stacklevel=stacklevel)
     return Mechanism(source, charge, open_source(terms.seed), terms.n_threads)

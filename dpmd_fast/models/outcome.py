@@ -78,12 +78,15 @@ def mixture_outcome(
     if records is not None and records.too_few:
         sentence = (
             f"The mixture found about {records.number:,} records, not {records.told:,}, which is too few for "
-            "this budget: it is mostly noise and says nothing of the records."
+            "this budget: it is mostly noise, and points are better left as they are."
         )
-        return Verdict(TOO_FEW, sentence, raw, predicted.predicted_error, raw, 0.0)
+        return Verdict(TOO_FEW, sentence, raw, predicted.predicted_error)
     if records is not None and records.fewer:
         expected = max(expected, root(extrapolated(public, records.recipe, records.told, records.share)))
-        doubt = f" The mixture found about {records.number:,} records, not {records.told:,}."
+        doubt = (
+            f" The mixture found about {records.number:,} records, not {records.told:,}: there are fewer, or "
+            "most are left out or far from what is usual."
+        )
     found = None if public.points is None else _shown_by_points(model, noise, public.points)
     if found is None:
         return confirmed(predicted, expected, raw, 1.0, "mixture", doubt)

@@ -139,7 +139,7 @@ def predict_atlas(
     if noise is not None:
         columns = SurfaceColumns(Z, noise, h, d, n_threads)
         along = float(columns.along.sum())
-        thick2, smoothed2, removed = _off_surface(points, variance, h, d, n_threads)
+        thick2, smoothed2, removed = _off_surface(points, columns, h, d, n_threads)
         bias2, smoothed2 = bias2 + thick2, smoothed2 + lost
         shown = removed >= SHOWN or _grows_as(points, d)
     predicted2 = found.covered * (along + bias2 + noisy**2) + (1.0 - found.covered) * raw2
@@ -225,7 +225,7 @@ def _growth(points: Floats) -> float:
 
 
 def _off_surface(
-    points: Floats, variance: float, h: float, dim: int, n_threads: int | None
+    points: Floats, columns: SurfaceColumns, h: float, dim: int, n_threads: int | None
 ) -> tuple[float, float, float]:
     """Return how thick what the points lie near is, and the error of smoothing them by themselves: squares.
 
@@ -235,12 +235,13 @@ def _off_surface(
     Two bandwidths tell thickness, which an atlas takes away, from curvature, whose bias grows with a power of
     the bandwidth and is predicted by `BandwidthSearch`.
     """
-    variances, dims = np.full(points.shape[1], variance), range(dim, dim + 1)
+    along, dims = float(columns.along.sum()), range(dim, dim + 1)
     wide, narrow = (
-        smoothing_errors(points, variances, width, dims, n_threads)[0] for width in (h, _NARROW * h)
+        smoothing_errors(points, columns.variances, width, dims, n_threads, along)[0]
+        for width in (h, _NARROW * h)
     )
     share = _NARROW ** (2.0 * BIAS_ORDER)
-    off_wide, off_narrow = (max(0.0, one.left - dim * variance) for one in (wide, narrow))
+    off_wide, off_narrow = (max(0.0, one.left - along) for one in (wide, narrow))
     thick2 = min(off_wide, max(0.0, off_narrow - share * off_wide) / (1.0 - share))
     return thick2, min(wide.error, narrow.error), wide.removed
 

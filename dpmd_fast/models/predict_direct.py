@@ -47,6 +47,8 @@ def predict_direct(
     if found.word != HELPS or n is None or len(points) < LEAST_PUBLIC:
         return found
     points = thinned(points)
+    if n * HOMOGENEOUS / noise_scale >= OCCUPIED * (len(points) - 1):
+        return found  # where one of so few queries stands for enough records, none in a ball says nothing
     at = points[:: -(-len(points) // _MOST_QUERIES)]
     around = public_moments(points, at, bandwidth, HOMOGENEOUS, n_threads)
     share = np.maximum(0.0, around.mass - 1.0) / (len(points) - 1)  # a query is no neighbour of itself

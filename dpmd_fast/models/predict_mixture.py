@@ -141,6 +141,8 @@ def extrapolated(errors: PublicErrors, recipe: Recipe, n: float, share: float = 
 
     Noise in a covariance of N records is that of 2 (N / s)^2 records that were drawn.
     """
+    if not share > 0.0:
+        return 4.0 * errors.raw
     drawn = 2.0 * (share * recipe.signal) ** 2 * recipe.shares[-1]
     squares: Floats = np.minimum(
         errors.limit + errors.slope * (1.0 / drawn + 1.0 / (share * n)), 4.0 * errors.raw

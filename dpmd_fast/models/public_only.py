@@ -17,6 +17,7 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import chdtr
 
 from dpmd_fast.errors import UserValueError
@@ -62,7 +63,7 @@ def judge_queries(points: Floats, noise: Floats, n_threads: int | None = None) -
     gone = np.isnan(points)
     missing = gone.mean(axis=0) if len(points) else np.zeros(len(noise))
     raw = (1.0 - missing) * noise**2 + missing * _clean_variance(points, noise)
-    if len(points) < FEWEST_PUBLIC:
+    if len(np.unique(copies(points))) < FEWEST_PUBLIC:
         # each column by itself, by its public scale, is all that can be said
         spread = np.full(len(noise), _USUAL_VARIANCE)
         shrunk = noise**2 * spread / (noise**2 + spread)
@@ -85,31 +86,45 @@ def judge_queries(points: Floats, noise: Floats, n_threads: int | None = None) -
 
 
 def some(points: Floats) -> Floats:
-    """Return points without copies, in a random order: a copy would be judged by what was fitted to it."""
-    points = points[np.random.default_rng(0).permutation(len(points))[:_MOST_ROWS]]
-    first = np.unique(np.where(np.isnan(points), np.inf, points), axis=0, return_index=True)[1]
-    return points if len(first) == len(points) else points[np.sort(first)]
+    """Return the points in a random order, at most as many as change the errors."""
+    return points[np.random.default_rng(0).permutation(len(points))[:_MOST_ROWS]]
+
+
+def copies(points: Floats) -> NDArray[np.intp]:
+    """Return a number (m,) from 0 on for each point, the same for equal ones.
+
+    A copy would be judged by what was fitted to it. Rounded values make equal rows that are none: they count.
+    """
+    plain = np.where(np.isnan(points), np.inf, points)
+    _, first, which = np.unique(plain, axis=0, return_index=True, return_inverse=True)
+    ranks: NDArray[np.intp] = np.argsort(np.argsort(first))[which.reshape(-1)]
+    return ranks
 
 
 def check_noise_fits(points: Floats, noise: Floats, units: Preprocessor) -> None:
     """Refuse noise that is larger than the spread of the values that are said to have it.
 
     `points` (m, D) are in the units of the columns, NaN where missing, `noise` (D,) is in those of `units`.
-    Values that are nothing but normal noise of this size are refused with probability `FALSE_ALARM`.
+    Values that are nothing but normal noise of this size are refused with probability `FALSE_ALARM`. Of few
+    values nothing can be said.
     """
     points = some(points)
+    points = points[np.unique(copies(points), return_index=True)[1]]
     counts = (~np.isnan(points)).sum(axis=0)
-    for place in np.flatnonzero((counts > 1) & (noise > 0.0)):
+    for place in np.flatnonzero((counts >= FEWEST_PUBLIC) & (noise > 0.0)):
         values = np.log(points[:, place]) if units.log[place] else points[:, place]
         spread, told = float(np.nanstd(values, ddof=1)), noise[place] * units.scale[place]
         free = int(counts[place]) - 1
         if chdtr(free, free * (spread / told) ** 2) < FALSE_ALARM / len(noise):
-            raise UserValueError(
-                f"noise of {label(units.column_names, place)} is {told:.3g}: must not be larger than the "
-                f"spread of its public values, {spread:.3g}, which it is part of; is it in another unit? A "
-                "number without a column's name counts in median absolute deviations",
-                argument="noise",
+            column = label(units.column_names, place)
+            wrong = (
+                f"must not be larger than the spread of its public values, {spread:.3g}, which it is part of; "
+                "is it in another unit? A number without a column's name counts in preprocessed units, "
+                "without a preprocessor in median absolute deviations"
             )
+            if spread == 0.0:
+                wrong = "must be 0, or the column left out, since all its public values are equal"
+            raise UserValueError(f"noise of {column} is {told:.3g}: {wrong}", argument="noise")
 
 
 def _cross_validated(
@@ -117,7 +132,7 @@ def _cross_validated(
 ) -> tuple[Floats, Floats]:
     """Return the errors (D,) for points that a method was not fitted to, and for those that it was."""
     rng = np.random.default_rng(1)
-    folds = np.arange(len(points)) % _FOLDS
+    folds = copies(points) % _FOLDS
     sums, counts = np.zeros((2, 2, len(noise))), np.zeros((2, 2, len(noise)))
     for fold in range(_FOLDS):
         others = points[folds != fold]
@@ -216,11 +231,17 @@ class SmoothingErrors(NamedTuple):
 
 
 def smoothing_errors(
-    points: Floats, variances: Floats, h: float, dims: range, n_threads: int | None = None
+    points: Floats,
+    variances: Floats,
+    h: float,
+    dims: range,
+    n_threads: int | None = None,
+    along: float | None = None,
 ) -> list[SmoothingErrors]:
     """Judge Nonprivate-MD of complete points on themselves, for several dimensions of the surface.
 
-    `variances` (D,) are those of the noise. Derivatives are those along random directions.
+    `variances` (D,) are those of the noise, `along` is what of them lies along the surface, by default a
+    share as large as its dimension. Derivatives are those along random directions.
     """
     rng = np.random.default_rng(2)
     deviations = np.sqrt(variances)
@@ -234,10 +255,10 @@ def smoothing_errors(
     total = float(variances.sum())
     for place, dim in enumerate(dims):
         squares = float(((base[place] - points) ** 2).sum(axis=1).mean())
-        along = total * dim / points.shape[1]
-        across = min(max(0.0, kept[place] - along), total - along)  # own noise that stays normal to it
-        error = max(along + across, squares - total + 2.0 * kept[place])
-        removed = 1.0 - across / (total - along) if total > along else 0.0
+        stays = total * dim / points.shape[1] if along is None else along
+        across = min(max(0.0, kept[place] - stays), total - stays)  # own noise that stays normal to it
+        error = max(stays + across, squares - total + 2.0 * kept[place])
+        removed = 1.0 - across / (total - stays) if total > stays else 0.0
         found.append(SmoothingErrors(dim, error, error - across, removed))
     return found
 

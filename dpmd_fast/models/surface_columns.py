@@ -25,6 +25,8 @@ class SurfaceColumns:
     ----------
     along : array (D,)
         Mean squares of the noise that is left in each column after a move onto the surface.
+    variances : array (q,)
+        Of the noise in the coordinates in which tangents are seen: the columns, or the leading directions.
     normal : array (D,)
         Share of each column of a mean square normal to the surface; sum 1.
     """
@@ -44,6 +46,7 @@ class SurfaceColumns:
             squares += projection**2 / len(tangents)
             diagonal += np.diagonal(projection) / len(tangents)
         self.noise = noise
+        self.variances: Floats = (basis**2).T @ noise**2
         self.along: Floats = squares @ noise**2
         left = np.maximum(0.0, 1.0 - diagonal)
         self.normal: Floats = left / left.sum()

@@ -36,7 +36,7 @@ _HEADINGS = {
     HELPS: "It helps",
     NO_GAIN: "It does not help",
     HARM_LIKELY: "It does harm: the queries are better left as they are",
-    TOO_FEW: "Too few records: most public points are out of reach",
+    TOO_FEW: "Too few records",
 }
 _PREDICTED = {NO_GAIN: "No gain was predicted", HARM_LIKELY: "Harm was predicted"}
 _UNKNOWN = "Whether it helps is not known"

@@ -30,6 +30,7 @@ from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.lab.datasets import distance_to_manifold, make_shape, simulate
 from dpmd_fast.mechanisms.moments import natural_tau
 from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
+from dpmd_fast.models.predict_direct import predict_direct
 from dpmd_fast.privacy.entropy import open_source
 from dpmd_fast.privacy.lattice import choose_lattice
 from dpmd_fast.privacy.noise import noisy_sums
@@ -321,6 +322,17 @@ def test_few_queries_are_judged_by_what_holds_for_any_records():
     for options in ({}, {"adjacency": "add-remove"}):
         model = DPManifoldDenoiser(0.5, 2, Budget(1.0, 1e-6), **options).fit(Y)
         assert model.transform(far).shape == far.shape  # it is not refused
+
+
+def test_sparse_queries_with_many_records_are_not_refused():
+    """Balls without another query may well hold records: a million of them around 25 queries."""
+    t = np.linspace(0.0, 2.0 * np.pi, 25, endpoint=False)
+    queries = np.column_stack([np.cos(t), np.sin(t)])
+    lattice = choose_lattice(Budget(1.0, 1e-6).mu, 1.0, "replace-one")
+    found = predict_direct(queries, 1_000_000, 0.05, lattice.noise_scale, Budget(1.0, 1e-6), None)
+    assert found.word == "helps"
+    few = predict_direct(queries, 300, 0.05, lattice.noise_scale, Budget(1.0, 1e-6), None)
+    assert few.word == "not enough records"
 
 
 # Status

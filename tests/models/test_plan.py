@@ -146,6 +146,19 @@ def test_an_atlas_divides_errors_among_columns_as_it_is():
     assert foreseen.predicted_error == pytest.approx(in_units)
 
 
+@pytest.mark.parametrize("noise", [(0.04, 0.12), (0.12, 0.04)])
+def test_unequal_noise_across_and_along_a_curve(noise):
+    """What the points can do alone is judged with the same noise along the curve as what an atlas does."""
+    rng = np.random.default_rng(0)
+    t = rng.uniform(-3.0, 3.0, 400)
+    truth = np.column_stack([t, 0.5 * np.sin(t)])
+    queries = truth + np.array(noise) * rng.normal(size=truth.shape)
+    made = plan(queries, 50_000, budget=BUDGET, noise=np.array(noise) / mads(queries), model="atlas", dim=1)
+    along = 0.04 if noise[0] < noise[1] else 0.11  # of the noise stays, about, for anybody
+    assert 0.7 * along / math.sqrt(2.0) < made.atlas.public_only_error < 1.4 * along / math.sqrt(2.0) + 0.01
+    assert 0.7 * along / math.sqrt(2.0) < made.atlas.predicted_error
+
+
 def test_constant_columns():
     data = circle()
     queries = np.column_stack([data.queries, np.full(len(data.queries), 7.0)])

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from dpmd_fast import Budget, Preprocessor, plan, release_mixture
-from dpmd_fast.models.public_only import check_noise_fits, judge_queries
+from dpmd_fast.models.public_only import check_noise_fits, judge_queries, root
 from dpmd_fast.models.verdict import GAIN, LEAST_SIGNAL, SURE_GAIN, SURE_SIGNAL
 
 BUDGET = Budget(1.0, 1e-6)
@@ -190,8 +190,25 @@ def test_noise_beyond_the_spread_of_the_values_that_have_it_is_refused():
 def test_rows_that_are_copies_count_once():
     few = noisy(people(5, 1), 0.5)
     assert weigh(np.repeat(few, 40, axis=0), 9000).public_only_error == weigh(few, 9000).public_only_error
-    ten = judge_queries(np.tile(people(30, 1), (5, 1)), np.full(6, 0.5))
-    assert len(ten.points) == 30
+    thirty = people(30, 1)
+    alone = judge_queries(thirty, np.full(6, 0.5)).alone
+    repeated = judge_queries(np.tile(thirty, (5, 1)), np.full(6, 0.5)).alone
+    assert root(repeated) == pytest.approx(root(alone), rel=0.25)
+
+
+def test_rounded_values_are_no_copies():
+    """Rows of rounded values are often equal; errors are those of the values before they were rounded."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(1000, 1)) * 2.0 @ np.ones((1, 2)) + rng.normal(size=(1000, 2))
+    exact, rounded = (root(judge_queries(Z, np.ones(2)).alone) for Z in (points, np.round(points)))
+    assert len(np.unique(np.round(points), axis=0)) < 200
+    assert rounded == pytest.approx(exact, rel=0.1)
+    units = Preprocessor((0.0, 0.0), (1.0, 1.0))
+    check_noise_fits(
+        np.array([[4.1, 140.0], [4.1, 140.0]]), np.ones(2), units
+    )  # two equal values say nothing
+    with pytest.raises(ValueError, match="all its public values are equal"):
+        check_noise_fits(np.column_stack([points[:, 0], np.full(1000, 7.0)]), np.ones(2), units)
 
 
 @pytest.mark.parametrize(

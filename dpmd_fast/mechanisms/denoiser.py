@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -40,7 +39,7 @@ from dpmd_fast.mechanisms.spend import (
     prepare,
 )
 from dpmd_fast.models.predict_direct import predict_projectors
-from dpmd_fast.models.verdict import refuse_unless_worth, risk_noted
+from dpmd_fast.models.verdict import check_accept_risk, refuse_unless_worth, risk_noted
 from dpmd_fast.privacy.budget import Budget, resolve_steps
 from dpmd_fast.privacy.guarantee import warn_large_delta, with_conditions
 from dpmd_fast.privacy.lattice import choose_lattice
@@ -218,12 +217,11 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         h, d = fitted.index.radius, fitted.dim
         predicted = predict_projectors(spend.scales, queries.shape[1], d, h, self.budget)
         refuse_unless_worth(predicted, self.accept_risk)
-        noted = with_conditions(spend.guarantee, risk_noted(predicted, self.accept_risk))
-        spend = replace(spend, guarantee=noted)
+        guarantee = with_conditions(spend.guarantee, risk_noted(predicted, self.accept_risk))
         mechanism = prepare(
             terms,
             None,
-            spend.guarantee,
+            guarantee,
             "denoising of public queries",
             mechanism="projector, Algorithm 2",
             parameters=self._parameters(queries, bandwidth=h, dim=d, sensitivity_constant=constant),
@@ -378,6 +376,7 @@ class DPManifoldDenoiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 "record, and needs 'raise'",
                 argument="on_invalid",
             )
+        check_accept_risk(self.accept_risk)
         steps = checked_steps(self.steps)
         if self.schedule is None or isinstance(self.schedule, str):
             checked("theta", self.theta, positive=True, below=1.0)

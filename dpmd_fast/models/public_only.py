@@ -118,8 +118,8 @@ def check_noise_fits(points: Floats, noise: Floats, units: Preprocessor) -> None
         if chdtr(free, free * (spread / told) ** 2) < FALSE_ALARM / len(noise):
             column = label(units.column_names, place)
             wrong = (
-                f"must not be larger than the spread of its public values, {spread:.3g}, which it is part of; "
-                "is it in another unit? A number without a column's name counts in preprocessed units, "
+                f"must not be larger than the spread of its public values, {spread:.3g}, which it is part "
+                "of; is it in another unit? A number without a column's name counts in preprocessed units, "
                 "without a preprocessor in median absolute deviations"
             )
             if spread == 0.0:

@@ -176,14 +176,18 @@ def confirmed(
 
 def refuse_unless_worth(verdict: Verdict, accept_risk: object) -> None:
     """Refuse a spend that is not predicted to help, unless the caller accepts the risk."""
-    if not isinstance(accept_risk, bool):
-        raise UserValueError("accept_risk: must be True or False", argument="accept_risk")
+    check_accept_risk(accept_risk)
     if verdict.word != HELPS and not accept_risk:
         raise UserValueError(
             f"{verdict.word}: {verdict.sentence} Nothing was spent; "
             f"{either('accept_risk=True', '--accept-risk')} spends all the same",
             argument="budget",
         )
+
+
+def check_accept_risk(accept_risk: object) -> None:
+    if not isinstance(accept_risk, bool):
+        raise UserValueError("accept_risk: must be True or False", argument="accept_risk")
 
 
 def risk_noted(verdict: Verdict, accept_risk: bool) -> tuple[str, ...]:

@@ -95,6 +95,7 @@ def test_references_in_parquet(edit, drop):
             bandwidth=0.8,
             budget=BUDGET,
             on_invalid="drop" if drop else "raise",
+            accept_risk=True,
             ledger=ledger,
             dataset="rich",
             n_threads=1,
@@ -125,8 +126,8 @@ def test_files_on_the_command_line(verb, kind, edit):
     line = {
         "fit": f"fit --reference {name} --anchors queries.parquet --columns x,y --dim 1 --bandwidth 0.9 "
         f"--rounds 1 --accept-risk {paid} -o new.dpmd",
-        "denoise": f"denoise --reference {name} queries.parquet --columns x,y --dim 1 --bandwidth 0.9 {paid} "
-        "-o new.parquet",
+        "denoise": f"denoise --reference {name} queries.parquet --columns x,y --dim 1 --bandwidth 0.9 "
+        f"--accept-risk {paid} -o new.parquet",
         "transform": f"transform --atlas atlas.dpmd {name} -o new.{kind}",
         "ledger show": f"ledger show --ledger {name}",
         "preprocess": f"preprocess --reference {name} --bounds bounds.json {paid} -o new.json",

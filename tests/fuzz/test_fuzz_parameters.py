@@ -152,8 +152,8 @@ COMMANDS = {
     "fit mixture": f"fit --model mixture {FILES} --queries queries.parquet --components 1 --epsilon 60 "
     f"--delta 1e-6 --accept-risk {PAID} -o new.dpmd",
     "transform mixture": "transform --model mixture.dpmd --noise 0.5 queries.parquet -o new.parquet",
-    "denoise": f"denoise {FILES} queries.parquet --bandwidth 0.8 --dim 1 --epsilon 1 --delta 1e-6 {PAID} "
-    "-o new.parquet",
+    "denoise": f"denoise {FILES} queries.parquet --bandwidth 0.8 --dim 1 --epsilon 1 --delta 1e-6 "
+    f"--accept-risk {PAID} -o new.parquet",
     "ledger create": "ledger create --ledger bank.db --dataset NEW --epsilon 1 --delta 1e-6",
     "ledger show": "ledger show --ledger bank.db",
     "preprocess": f"preprocess {FILES} --bounds bounds.json --epsilon 60 --delta 1e-6 {PAID} -o new.json",

@@ -204,9 +204,7 @@ def test_rounded_values_are_no_copies():
     assert len(np.unique(np.round(points), axis=0)) < 200
     assert rounded == pytest.approx(exact, rel=0.1)
     units = Preprocessor((0.0, 0.0), (1.0, 1.0))
-    check_noise_fits(
-        np.array([[4.1, 140.0], [4.1, 140.0]]), np.ones(2), units
-    )  # two equal values say nothing
+    check_noise_fits(np.array([[4.1, 140.0], [4.1, 140.0]]), np.ones(2), units)  # two values say nothing
     with pytest.raises(ValueError, match="all its public values are equal"):
         check_noise_fits(np.column_stack([points[:, 0], np.full(1000, 7.0)]), np.ones(2), units)
 

@@ -144,7 +144,7 @@ def facts_of(name: str, model: Atlas | Mixture, digest: str) -> dict[str, Any]:
         "model": "mixture" if mixture else "atlas",
         "columns": None if model.column_names is None else list(model.column_names),
         "n_columns": model.n_columns,
-        "guarantee": dataclasses.asdict(model.guarantee),
+        "guarantee": model.guarantee.to_dict(),
         "verdict": None if model.verdict is None else model.verdict.to_dict(),
         "noise": "needed" if mixture else "not used",
         "on_missing": ["fill", "keep", "refuse"] if mixture else ["refuse", "keep"],

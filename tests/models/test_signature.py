@@ -293,6 +293,28 @@ def edited(path, *statements):
     connection.close()
 
 
+def test_the_fingerprint_of_the_records_is_not_in_published_heads(tmp_path, monkeypatch):
+    """Failed before: a head was a digest of the fingerprint, by which a guess of all records is confirmed."""
+    moment = ("2026-01-01T00:00:00+00:00", "here", 1)  # the ledgers differ in the fingerprint alone
+    monkeypatch.setattr("dpmd_fast.privacy.ledger.ledger._signature", lambda: moment)
+    heads, seals = {}, {}
+    for name, fingerprint in (("free", None), ("one", 64 * "1"), ("two", 64 * "2")):
+        ledger = Ledger(tmp_path / f"{name}.db")
+        ledger.create("clinic", 3.0, 1e-6, fingerprint=fingerprint)
+        empty = ledger.statement("clinic").head
+        spends = [ledger.spend("clinic", 0.01, what, fingerprint=fingerprint) for what in ("a", "b")]
+        assert [spend.head for spend in spends] == [spend.head for spend in ledger.history("clinic")]
+        heads[name] = (empty, *(spend.head for spend in spends))
+        assert ledger.statement("clinic").head == heads[name][-1]
+        with sqlite3.connect(ledger.path) as connection:
+            (seals[name],) = connection.execute("SELECT seal FROM datasets").fetchone()
+        connection.close()
+    assert heads["one"] == heads["two"]
+    assert len({*heads["one"], *heads["free"]}) == 6
+    assert seals["free"] == heads["free"][-1]  # as before
+    assert len({*seals.values(), *heads["one"]}) == 6  # the file itself still notices another fingerprint
+
+
 def test_the_place_in_the_ledger_is_signed(tmp_path, key, public):
     ledger, model = spent(tmp_path)
     model.save(tmp_path / "model.dpmd", key)

@@ -27,6 +27,8 @@ KEY = "signature"  # of the metadata
 _OF_THE_FILE = HEAD_KEYS | {KEY, "package_version"}
 #: Words about a model that nobody vouches for.
 UNSIGNED = "unsigned: nobody vouches for this guarantee"
+#: Words about a signature by a key that may be anybody's.
+UNCHECKED = ", a key that was not checked: anybody can make one (--trusted KEY)"
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,8 @@ def signature_of(metadata: Metadata) -> Signature | None:
     return Signature.from_dict(metadata[KEY]) if KEY in metadata else None
 
 
-def words_about(signature: Signature | None) -> str:
-    """Return who vouches for a model, in a line."""
-    return UNSIGNED if signature is None else f"signed by {signature.key}"
+def words_about(signature: Signature | None, *, trusted: bool) -> str:
+    """Return who vouches for a model, in a line; `trusted` if the key was compared with those of the user."""
+    if signature is None:
+        return UNSIGNED
+    return f"signed by {signature.key}{'' if trusted else UNCHECKED}"

@@ -19,7 +19,7 @@ import pytest
 from samples import make_atlas, make_mixture
 
 from dpmd_fast import Atlas, Budget, Ledger, Mixture, load_model, release_moments
-from dpmd_fast.models.signature import UNSIGNED, Signature, words_about
+from dpmd_fast.models.signature import UNCHECKED, UNSIGNED, Signature, words_about
 from dpmd_fast.privacy.keys import create_keys, is_signed, public_key_of, signing_key, trusted_names
 from dpmd_fast.privacy.ledger.charge import Receipt
 
@@ -118,13 +118,15 @@ def test_a_signed_model_is_taken_by_those_who_trust_its_key(kind, path, key, pub
     assert load_model(path).signature.key == name
     with pytest.raises(ValueError, match=f"is signed by {name}, which is not a trusted key$"):
         load_model(path, trusted=other)
-    assert words_about(load_model(path).signature) == f"signed by {name}"
+    signature = load_model(path).signature
+    assert words_about(signature, trusted=True) == f"signed by {name}"
+    assert words_about(signature, trusted=False) == f"signed by {name}{UNCHECKED}"
 
 
 def test_an_unsigned_model_says_so(kind, tmp_path, public):
     MODELS[kind].save(tmp_path / "plain.dpmd")
     assert load_model(tmp_path / "plain.dpmd").signature is None
-    assert words_about(None) == UNSIGNED
+    assert {words_about(None, trusted=trusted) for trusted in (False, True)} == {UNSIGNED}
     with pytest.raises(
         ValueError, match=r"is not signed, and only models signed by a trusted key are taken$"
     ):

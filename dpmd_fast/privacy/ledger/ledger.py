@@ -92,6 +92,8 @@ class Statement:
             releases=len(self.history),
             conditional=[spend.what for spend in self.history if spend.holds == "conditional"],
             validated=any(map(was_validated, self.history)),
+            engine=any("engine" in spend.parameters for spend in self.history),
+            is_bound=total.fingerprint is not None,
         )
 
     def check(self, mu2: float, what: str, adjacency: Adjacency | None, fingerprint: str | None) -> None:

@@ -126,8 +126,8 @@ def test_the_headline_names_an_engine_and_a_binding():
     """Failed before: the headline of a release by an engine claimed the same as that of this process."""
     both = bound(held_by_engine(certified(validated=True)))
     ending = (
-        "is not covered; this assumes that the engine returns each partition once; that the reference was the "
-        "bound one is not covered."
+        "is not covered; this assumes that the engine returns each partition once; that the reference was "
+        "the bound one is not covered."
     )
     assert str(both).endswith(ending)
     for joint in (joint_guarantee(both, certified()), joint_guarantee(certified(), both)):
@@ -142,7 +142,7 @@ def test_the_headline_names_an_engine_and_a_binding():
 
 
 def test_preprocessing_of_before_has_no_scope_and_hides_nothing():
-    """Failed before: the scope of a later release stood in, also where the preprocessing had checked records."""
+    """Failed before: the later release's scope stood in, also where the preprocessing checked records."""
     old = dataclasses.replace(certified(validated=True), scope=())
     joint = joint_guarantee(certified(), old)
     assert "of valid records" in str(joint)

@@ -166,7 +166,7 @@ class Book:
         )
 
     def enter(self, account: Account, *spent: Any) -> tuple[int, str]:
-        """Add a spend, given in the order of its columns without the id; return the id and the published head."""
+        """Add a spend, given in the order of its columns without the id; return the id and published head."""
         marks = ", ".join("?" * len(_SPENT))
         cursor = self._connection.execute(
             f"INSERT INTO spends (dataset, {', '.join(_SPENT[1:])}) VALUES ({marks})", (account.id, *spent)

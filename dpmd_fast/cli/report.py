@@ -71,7 +71,7 @@ def report(
         raise click.UsageError("Missing argument 'QUERIES'.")
     elif noise is not None:
         raise click.UsageError("--noise is that of QUERIES: must not be given without them")
-    report_on(model, queries, output, threads, noise, **account)
+    report_on(model, queries, output, threads, noise, trusted=bool(trusted), **account)
     answer(as_json, {"report": output, "guarantee": model.guarantee}, [f"{output}: written"])
 
 
@@ -84,11 +84,13 @@ def report_on(
     rows: int | None = None,
     *,
     kept: bool = False,
+    trusted: bool = False,
     **account: Any,
 ) -> None:
     """Write a report about a model and a sample of the points of a file, evenly spread over its rows.
 
-    `kept` says that the output of the command keeps missing values. The page shows them filled in by a
+    `kept` says that the output of the command keeps missing values, `trusted` that the model is signed by a
+    key that the user trusts. The page shows them filled in by a
     mixture, and leaves out the rows of an atlas that have some.
     """
     from dpmd_fast.models.mixture import Mixture
@@ -111,7 +113,11 @@ def report_on(
     looked_at = f"{len(points):,}" if rows is None else f"{len(points):,} of {rows:,}"
     from dpmd_fast.models.signature import words_about
 
-    asked = {"queries": queries, "points looked at": looked_at, "signature": words_about(model.signature)}
+    asked = {
+        "queries": queries,
+        "points looked at": looked_at,
+        "signature": words_about(model.signature, trusted=trusted),
+    }
     if kept:
         here = "shows what is expected there" if filled else "leaves out rows that have some"
         asked["missing values"] = f"left missing in the output; this page {here}"

@@ -25,6 +25,13 @@ Example:
 )
 @click.option("--tls-cert", metavar="FILE", help="Certificate (PEM).")
 @click.option("--tls-key", metavar="FILE", help="Its private key (PEM).")
+@click.option(
+    "--trusted",
+    multiple=True,
+    metavar="KEY",
+    help="A public key, its file or ed25519:...; a model that no such key has signed is refused. May be "
+    "given several times.",
+)
 @click.option("--workers", type=int, default=1, show_default=True, help="Processes that answer calls.")
 @click.option(
     "--max-batch-rows",
@@ -79,6 +86,7 @@ def serve(
     tokens: str | None,
     tls_cert: str | None,
     tls_key: str | None,
+    trusted: tuple[str, ...],
     workers: int,
     max_batch_rows: int,
     max_in_flight: int,
@@ -116,6 +124,7 @@ def serve(
         drain_seconds=drain_seconds,
         insecure=insecure,
         log_calls=log_what == "calls",
+        trusted=trusted,
         limits=limits,
     )
     Supervisor(options).run()

@@ -95,7 +95,16 @@ def transform(
         if report_path is not None:
             from dpmd_fast.cli.report import report_on
 
-            report_on(model, queries, report_path, threads, noise, made.rows, kept=on_missing == "keep")
+            report_on(
+                model,
+                queries,
+                report_path,
+                threads,
+                noise,
+                made.rows,
+                kept=on_missing == "keep",
+                trusted=bool(trusted),
+            )
         result: dict[str, Any] = {
             "output": made.path,
             "rows": made.rows,
@@ -112,6 +121,6 @@ def transform(
         lines = [
             f"{made.path}: {counts}",
             str(model.guarantee),
-            f"The model is {words_about(model.signature)}.",
+            f"The model is {words_about(model.signature, trusted=bool(trusted))}.",
         ]
         answer(as_json, result, lines)

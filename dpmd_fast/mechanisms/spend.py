@@ -317,7 +317,8 @@ def prepare(
         raise UserRuntimeError(str(problem)) from None
     ensure(*kernels)
     budget = terms.budget
-    if source is not None and not source.local:
+    by_engine = source is not None and not source.local
+    if by_engine:
         guarantee = held_by_engine(guarantee)
     charge = Charge(
         terms.account,
@@ -329,6 +330,7 @@ def prepare(
             "delta": budget.delta,
             "conversion": budget.conversion,
             "on_invalid": terms.on_invalid,
+            **({"engine": True} if by_engine else {}),  # for the guarantee of all releases together
             **parameters,
         },
         fingerprint=partial(fingerprint_of, source if bound_to is None else bound_to),

@@ -59,6 +59,8 @@ _FIRST_BYTES = 1 << 16  # the head is near the beginning, however long the text 
 MOST_BYTES = 1 << 34
 MOST_TEXT = 1 << 24
 MOST_ARRAYS = 10_000
+_MOST_AXES = 4  # models have arrays of up to 3
+_LONGEST_AXIS = 1 << 40  # more than any file holds
 _FRESH = "get a fresh copy of the file"
 
 
@@ -239,6 +241,8 @@ def _opened(kind: str, data: bytes) -> tuple[Metadata, Arrays]:
     if head is None or head.group(1).decode() != kind:
         raise UserValueError("its metadata does not begin as that of one")
     metadata: Metadata = json.loads(text, parse_constant=_refuse_constant)
+    if not all(map(_is_shape, metadata["shapes"].values())):
+        raise UserValueError("its metadata is malformed: shapes must be lists of 1 to 4 positive integers")
     needed = 8 * sum(math.prod(shape) for shape in metadata["shapes"].values())
     if needed > len(data):
         raise UserValueError(f"it lacks bytes: arrays of its shapes need {needed}, and it has {len(data)}")
@@ -284,18 +288,29 @@ def _field(message: bytes, table: int, number: int) -> int | None:
 def _arrays(table: Any) -> Arrays:
     arrays: Arrays = {}
     names, shapes, values = (column.combine_chunks() for column in table.columns)
+    if any(not 1 <= (length or 0) <= _MOST_AXES for length in shapes.value_lengths().to_pylist()):
+        raise UserValueError(f"its arrays must have 1 to {_MOST_AXES} axes")  # before shapes become objects
     for name, shape, row in zip(names.to_pylist(), shapes.to_pylist(), values, strict=True):
         if name is None or name in arrays:
             raise UserValueError("the names of its arrays are not unique")
         try:
             flat = values_of(row.values)
-            whole = not row.values.null_count and len(flat) == math.prod(shape) and min(shape) >= 1
+            whole = not row.values.null_count and _is_shape(shape) and len(flat) == math.prod(shape)
         except Exception:
             whole = False
         if not whole:
             raise UserValueError(f"the values of {name!r} do not fill its shape")
         arrays[name] = flat.reshape(shape).copy()  # kernels are compiled for arrays that may be written
     return arrays
+
+
+def _is_shape(shape: Any) -> bool:
+    """Return whether this can be the shape of an array; a product over anything else may never end."""
+    return (
+        isinstance(shape, list)
+        and 1 <= len(shape) <= _MOST_AXES
+        and all(type(length) is int and 1 <= length <= _LONGEST_AXIS for length in shape)
+    )
 
 
 def _refuse_constant(text: str) -> None:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.models.file import HEAD_KEYS, Arrays, BadSignature, Metadata
-from dpmd_fast.privacy.keys import SigningKey, is_signed, signing_key
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # keys need cryptography, and who reads an unsigned model does not
+    from dpmd_fast.privacy.keys import SigningKey
     from dpmd_fast.privacy.ledger.charge import Receipt
 
 _DOMAIN = b"dpmd_fast signed model, version 1"
@@ -27,6 +27,8 @@ KEY = "signature"  # of the metadata
 _OF_THE_FILE = HEAD_KEYS | {KEY, "package_version"}
 #: Words about a model that nobody vouches for.
 UNSIGNED = "unsigned: nobody vouches for this guarantee"
+#: Words about a signature by a key that may be anybody's.
+UNCHECKED = ", a key that was not checked: anybody can make one (--trusted KEY)"
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,12 @@ def with_signature(
     present: Signature | None,
 ) -> Metadata:
     """Return the metadata with a signature by `key`; without a key, with the one that is there already."""
-    if key is not None:
-        made = _signed(kind, metadata, arrays, signing_key(key), receipt)
-    elif present is None:
+    if key is None and present is None:
         return metadata
+    from dpmd_fast.privacy.keys import is_signed, signing_key
+
+    if present is None or key is not None:
+        made = _signed(kind, metadata, arrays, signing_key(key), receipt)
     else:
         made = present
         if not is_signed(made.key, _message(kind, metadata, arrays, made.key, made.ledger), made.value):
@@ -121,6 +125,8 @@ def check_signature(
         if trusted is not None:
             raise BadSignature("is not signed, and only models signed by a trusted key are taken")
         return None
+    from dpmd_fast.privacy.keys import is_signed
+
     found = Signature.from_dict(metadata[KEY])
     if not is_signed(found.key, _message(kind, metadata, arrays, found.key, found.ledger), found.value):
         raise BadSignature(
@@ -160,6 +166,8 @@ def signature_of(metadata: Metadata) -> Signature | None:
     return Signature.from_dict(metadata[KEY]) if KEY in metadata else None
 
 
-def words_about(signature: Signature | None) -> str:
-    """Return who vouches for a model, in a line."""
-    return UNSIGNED if signature is None else f"signed by {signature.key}"
+def words_about(signature: Signature | None, *, trusted: bool) -> str:
+    """Return who vouches for a model, in a line; `trusted` if the key was compared with those of the user."""
+    if signature is None:
+        return UNSIGNED
+    return f"signed by {signature.key}{'' if trusted else UNCHECKED}"

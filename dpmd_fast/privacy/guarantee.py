@@ -202,6 +202,9 @@ _BOUND = (
     "The data set is bound to one reference: it was read for its fingerprint before the debit, and that the "
     "fingerprint was the right one is not covered."
 )
+# The same in the words of a headline, which must be true by itself.
+_IF_ENGINE = "; this assumes that the engine returns each partition once"
+_IF_BOUND = "; that the reference was the bound one is not covered"
 
 
 def counted(guarantee: Guarantee) -> Guarantee:
@@ -213,13 +216,19 @@ def counted(guarantee: Guarantee) -> Guarantee:
 def held_by_engine(guarantee: Guarantee) -> Guarantee:
     """Return the same guarantee, for records that an engine sums."""
     scope = with_topic(guarantee.scope, "engine", False, _ENGINE)
-    return replace(guarantee, conditions=(*guarantee.conditions, _ENGINE), scope=scope)
+    return _with_limit(replace(guarantee, scope=scope), _ENGINE, _IF_ENGINE)
 
 
 def bound(guarantee: Guarantee) -> Guarantee:
     """Return the same guarantee, for a data set that a fingerprint binds to one reference."""
     scope = with_topic(guarantee.scope, "binding to a reference", False, _BOUND)
-    return replace(guarantee, conditions=(*guarantee.conditions, _BOUND), scope=scope)
+    return _with_limit(replace(guarantee, scope=scope), _BOUND, _IF_BOUND)
+
+
+def _with_limit(guarantee: Guarantee, condition: str, words: str) -> Guarantee:
+    """Return the same guarantee with one more condition, which its headline names in a few words."""
+    statement = f"{guarantee.statement.removesuffix('.')}{words}."
+    return replace(guarantee, conditions=(*guarantee.conditions, condition), statement=statement)
 
 
 def with_conditions(guarantee: Guarantee, more: tuple[str, ...]) -> Guarantee:
@@ -236,6 +245,8 @@ def total_guarantee(
     releases: int,
     conditional: Sequence[str],
     validated: bool = False,
+    engine: bool = False,
+    is_bound: bool = False,
 ) -> Guarantee:
     """Return the joint guarantee of all releases charged to one data set, at the delta of its total.
 
@@ -254,6 +265,10 @@ def total_guarantee(
         What the spends were for whose guarantee is conditional.
     validated : bool
         Whether the reference of one of them was checked for invalid records first.
+    engine : bool
+        Whether an engine held the records of one of them.
+    is_bound : bool
+        Whether the data set is bound to one reference.
     """
     epsilon = min(total.epsilon, gdp_epsilon(mu, total.delta))
     claim = (
@@ -277,7 +292,9 @@ def total_guarantee(
         statement = f"Unconditional: for {released}, {claim} holds for {_which(validated)}."
         holds = "unconditional"
     scope = total_scope(adjacency=adjacency, validated=validated, conditional=bool(conditional))
-    return Guarantee(epsilon, total.delta, mu, adjacency, holds, statement, conditions, scope)
+    made = Guarantee(epsilon, total.delta, mu, adjacency, holds, statement, conditions, scope)
+    made = held_by_engine(made) if engine else made
+    return bound(made) if is_bound else made
 
 
 def joint_guarantee(guarantee: Guarantee, paid: Guarantee) -> Guarantee:
@@ -303,8 +320,14 @@ def joint_guarantee(guarantee: Guarantee, paid: Guarantee) -> Guarantee:
     conditions += [
         text for text in (_VALIDATED, _ENGINE, _BOUND) if text in paid.conditions and text not in conditions
     ]
+    limits = "".join(
+        words for text, words in ((_ENGINE, _IF_ENGINE), (_BOUND, _IF_BOUND)) if text in conditions
+    )
     return replace(
-        joint, conditions=tuple(conditions), scope=joint_scope(guarantee.scope, paid.scope or guarantee.scope)
+        joint,
+        statement=f"{joint.statement.removesuffix('.')}{limits}.",
+        conditions=tuple(conditions),
+        scope=joint_scope(guarantee.scope, paid.scope or joint.scope),
     )
 
 

@@ -13,6 +13,7 @@ import hashlib
 import os
 import stat
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,14 +66,17 @@ def model_files(folder: str) -> dict[str, str]:
     }
 
 
-def load(path: str) -> tuple[Atlas | Mixture, str]:
-    """Read a model, and the digest of its file: the one place where a served model is loaded."""
+def load(path: str, trusted: Sequence[str] = ()) -> tuple[Atlas | Mixture, str]:
+    """Read a model, and the digest of its file: the one place where a served model is loaded.
+
+    With names of trusted keys, only what one of them has signed is read.
+    """
     from dpmd_fast.models.load import load_model
 
     if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would keep us waiting
         raise UserValueError(f"{path} is not a file")
     digest = _digest(path)  # before: of a file that is replaced meanwhile, the next reload sees a difference
-    model = load_model(path)
+    model = load_model(path, trusted=list(trusted) or None)
     from dpmd_fast.models.mixture import Mixture
 
     if isinstance(model, Mixture):
@@ -93,7 +97,8 @@ def _digest(path: str) -> str:
 class Registry:
     """The models that are served now."""
 
-    def __init__(self) -> None:
+    def __init__(self, trusted: Sequence[str] = ()) -> None:
+        self.trusted = tuple(trusted)  # names of the keys, one of which must have signed a model; () for any
         self._models: dict[str, Served] = {}
         self._lock = threading.Lock()
 
@@ -117,7 +122,7 @@ class Registry:
                     if known is not None and _digest(path) == known.digest:
                         after[name] = known
                         continue
-                    model, digest = load(path)
+                    model, digest = load(path, self.trusted)
                     after[name] = Served(name, model, digest, facts_of(name, model, digest))
                 except Exception as problem:  # whatever is wrong with one file, the others are served
                     shown = isinstance(problem, UserError)
@@ -144,9 +149,10 @@ def facts_of(name: str, model: Atlas | Mixture, digest: str) -> dict[str, Any]:
         "model": "mixture" if mixture else "atlas",
         "columns": None if model.column_names is None else list(model.column_names),
         "n_columns": model.n_columns,
-        "guarantee": dataclasses.asdict(model.guarantee),
+        "guarantee": model.guarantee.to_dict(),
         "verdict": None if model.verdict is None else model.verdict.to_dict(),
         "noise": "needed" if mixture else "not used",
         "on_missing": ["fill", "keep", "refuse"] if mixture else ["refuse", "keep"],
         "sha256": digest,
+        "signed_by": None if model.signature is None else model.signature.key,
     }

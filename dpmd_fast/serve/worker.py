@@ -98,6 +98,7 @@ class Worker:
 
         limits = Limits(**request["limits"])
         self._shown_as = request["shown_as"]
+        self._registry.trusted = tuple(request["trusted"])
         found = self._load(request)
         if request["strict"] and found["broken"]:
             return found  # the supervisor gives up

@@ -5,7 +5,7 @@ The anndata package is imported by whoever made the object; here it is not neede
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import sys
 from typing import Any
 
@@ -121,7 +121,7 @@ def _record(model: Any, use: str, key_added: str, noise: Any) -> dict[str, Any]:
     """Return the guarantee and the origin of the numbers for ``uns``, in types that .h5ad files hold."""
     from dpmd_fast import __version__
 
-    guarantee = dataclasses.asdict(model.guarantee)
+    guarantee = model.guarantee.to_dict()
     if noise is None:
         settings: dict[str, Any] = {"dim": int(model.dim), "bandwidth": float(model.bandwidth)}
     else:
@@ -134,6 +134,7 @@ def _record(model: Any, use: str, key_added: str, noise: Any) -> dict[str, Any]:
     return {
         **guarantee,
         "conditions": np.array(guarantee["conditions"], dtype=object),
+        "scope": json.dumps(guarantee.get("scope", [])),  # .h5ad files hold no lists of records
         "use": use,
         "key_added": key_added,
         **settings,

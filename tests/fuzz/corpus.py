@@ -286,7 +286,7 @@ ATLAS_EDITS = {
         _atlas_edit, lambda metadata, arrays: None, "preprocessed", version=1
     ),
     "version 0": partial(_atlas_edit, lambda metadata, arrays: None, version=0),
-    "version 3": partial(_atlas_edit, lambda metadata, arrays: None, version=3),
+    "version 4": partial(_atlas_edit, lambda metadata, arrays: None, version=4),
     **{
         f"preprocessing: {field} is {word}": partial(
             _atlas_edit, _put("preprocess", field, value), "preprocessed"

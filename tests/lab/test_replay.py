@@ -63,6 +63,16 @@ def test_a_route_that_asks_for_less_is_seen():
     assert {"result", "releases"} <= set(full.differences(fewer))
 
 
+def test_a_route_that_releases_nothing_is_no_evidence():
+    """Failed before: the denoiser refused to spend on so few records, and all its refusals were alike."""
+
+    def refuses(records, account):
+        raise ValueError("not enough records")
+
+    with pytest.raises(RuntimeError, match="released nothing that can be compared: ValueError: not enough"):
+        replays.replay(CASES["denoiser, replace-one"]._replace(route=refuses), 2)
+
+
 def test_neighbours_are_neighbours():
     rng = np.random.default_rng(0)
     records, public = rng.normal(size=(20, 2)), rng.normal(size=(5, 2))

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import time
 import tracemalloc
 
 import numpy as np
@@ -165,10 +166,10 @@ def test_a_small_file_does_not_become_a_large_one(tmp_path, noted):
     assert watched.max_memory() < 10**5
 
 
-def made_of(path, text=None, rows=1):
+def made_of(path, text=None, rows=1, shape=()):
     """A file of Arrow that no model wrote: `rows` empty arrays, and a text of its own."""
     names = pa.array([""] * rows)
-    shapes = pa.array([[]] * rows, pa.list_(pa.int64()))
+    shapes = pa.array([shape] * rows, pa.list_(pa.int64()))
     values = pa.LargeListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int64)), pa.array(np.zeros(0)))
     text = HEAD.format("mixture", 1, 0, 64 * "0") + (text or '"shapes":{}}')
     schema = file._schema().with_metadata({"dpmd-fast": text})
@@ -262,6 +263,26 @@ HOSTILE = {
     "cut": lambda text: text[:-1],
     "twice": lambda text: text + text,
 }
+
+
+@pytest.mark.parametrize(
+    "shape", ["[]", "[0]", "[true]", "[1.0]", "[[2]]", "[1,1,1,1,1]", "[2199023255552]", '{"2":3}', "[null]"]
+)
+def test_what_is_no_shape(tmp_path, shape):
+    made_of(tmp_path / "tested", f'"shapes":{{"a":{shape}}}}}')
+    assert "shapes must be lists of 1 to 4 positive integers" in refusal(tmp_path / "tested")
+
+
+def test_a_shape_without_end_is_not_multiplied(tmp_path):
+    """Hung before: the product of a million numbers has millions of digits."""
+    made_of(tmp_path / "tested", '"shapes":{"a":[' + ",".join(["999999999"] * 1_000_000) + "]}}")
+    start = time.monotonic()
+    assert "shapes must be lists" in refusal(tmp_path / "tested")
+    made_of(tmp_path / "tested", shape=[999_999_999] * 3_000_000)
+    told, taken = memory_of(load_model, tmp_path / "tested")
+    assert told.endswith("its arrays must have 1 to 4 axes")
+    assert taken < 10**7  # as a list it is 10^8
+    assert time.monotonic() - start < 30.0  # a product takes many minutes
 
 
 @pytest.mark.parametrize("how", HOSTILE)

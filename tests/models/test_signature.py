@@ -19,7 +19,7 @@ import pytest
 from samples import make_atlas, make_mixture
 
 from dpmd_fast import Atlas, Budget, Ledger, Mixture, load_model, release_moments
-from dpmd_fast.models.signature import UNSIGNED, Signature, words_about
+from dpmd_fast.models.signature import UNCHECKED, UNSIGNED, Signature, words_about
 from dpmd_fast.privacy.keys import create_keys, is_signed, public_key_of, signing_key, trusted_names
 from dpmd_fast.privacy.ledger.charge import Receipt
 
@@ -118,13 +118,15 @@ def test_a_signed_model_is_taken_by_those_who_trust_its_key(kind, path, key, pub
     assert load_model(path).signature.key == name
     with pytest.raises(ValueError, match=f"is signed by {name}, which is not a trusted key$"):
         load_model(path, trusted=other)
-    assert words_about(load_model(path).signature) == f"signed by {name}"
+    signature = load_model(path).signature
+    assert words_about(signature, trusted=True) == f"signed by {name}"
+    assert words_about(signature, trusted=False) == f"signed by {name}{UNCHECKED}"
 
 
 def test_an_unsigned_model_says_so(kind, tmp_path, public):
     MODELS[kind].save(tmp_path / "plain.dpmd")
     assert load_model(tmp_path / "plain.dpmd").signature is None
-    assert words_about(None) == UNSIGNED
+    assert {words_about(None, trusted=trusted) for trusted in (False, True)} == {UNSIGNED}
     with pytest.raises(
         ValueError, match=r"is not signed, and only models signed by a trusted key are taken$"
     ):
@@ -291,6 +293,28 @@ def edited(path, *statements):
         for _, sql in triggers:
             connection.execute(sql)
     connection.close()
+
+
+def test_the_fingerprint_of_the_records_is_not_in_published_heads(tmp_path, monkeypatch):
+    """Failed before: a head was a digest of the fingerprint, by which a guess of all records is confirmed."""
+    moment = ("2026-01-01T00:00:00+00:00", "here", 1)  # the ledgers differ in the fingerprint alone
+    monkeypatch.setattr("dpmd_fast.privacy.ledger.ledger._signature", lambda: moment)
+    heads, seals = {}, {}
+    for name, fingerprint in (("free", None), ("one", 64 * "1"), ("two", 64 * "2")):
+        ledger = Ledger(tmp_path / f"{name}.db")
+        ledger.create("clinic", 3.0, 1e-6, fingerprint=fingerprint)
+        empty = ledger.statement("clinic").head
+        spends = [ledger.spend("clinic", 0.01, what, fingerprint=fingerprint) for what in ("a", "b")]
+        assert [spend.head for spend in spends] == [spend.head for spend in ledger.history("clinic")]
+        heads[name] = (empty, *(spend.head for spend in spends))
+        assert ledger.statement("clinic").head == heads[name][-1]
+        with sqlite3.connect(ledger.path) as connection:
+            (seals[name],) = connection.execute("SELECT seal FROM datasets").fetchone()
+        connection.close()
+    assert heads["one"] == heads["two"]
+    assert len({*heads["one"], *heads["free"]}) == 6
+    assert seals["free"] == heads["free"][-1]  # as before
+    assert len({*seals.values(), *heads["one"]}) == 6  # the file itself still notices another fingerprint
 
 
 def test_the_place_in_the_ledger_is_signed(tmp_path, key, public):

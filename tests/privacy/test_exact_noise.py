@@ -388,6 +388,9 @@ def test_forked_children_draw_their_own_noise():
 @pytest.mark.parametrize("word", [0, ALL_ONES])
 def test_words_that_repeat_are_refused(word):
     class Broken:
+        def renew(self):
+            pass
+
         def words(self, count):
             return np.full(count, word, np.uint64)
 

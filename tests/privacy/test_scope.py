@@ -13,7 +13,9 @@ from dpmd_fast import Budget, DPManifoldDenoiser, Ledger, release_moments
 from dpmd_fast.mechanisms.preprocessor import private_preprocessor
 from dpmd_fast.privacy.guarantee import (
     Guarantee,
+    bound,
     certified_guarantee,
+    held_by_engine,
     joint_guarantee,
     not_below,
     total_guarantee,
@@ -120,7 +122,31 @@ def test_a_joint_guarantee_says_it_if_one_of_the_two_does():
             assert covered(joint)["invalid records"] == (not (first or second))
 
 
+def test_the_headline_names_an_engine_and_a_binding():
+    """Failed before: the headline of a release by an engine claimed the same as that of this process."""
+    both = bound(held_by_engine(certified(validated=True)))
+    ending = (
+        "is not covered; this assumes that the engine returns each partition once; that the reference was "
+        "the bound one is not covered."
+    )
+    assert str(both).endswith(ending)
+    for joint in (joint_guarantee(both, certified()), joint_guarantee(certified(), both)):
+        assert str(joint).endswith(ending)
+        assert [covered(joint)[topic] for topic in ("engine", "binding to a reference")] == [False, False]
+    options = {"mu": 0.1, "adjacency": "replace-one", "releases": 1, "conditional": ["x"]}
+    total = total_guarantee("d", BUDGET, engine=True, **options)
+    assert str(total).endswith("do; this assumes that the engine returns each partition once.")
+
+
 # The scope
+
+
+def test_preprocessing_of_before_has_no_scope_and_hides_nothing():
+    """Failed before: the later release's scope stood in, also where the preprocessing checked records."""
+    old = dataclasses.replace(certified(validated=True), scope=())
+    joint = joint_guarantee(certified(), old)
+    assert "of valid records" in str(joint)
+    assert covered(joint)["invalid records"] is False
 
 
 def test_every_certified_guarantee_has_every_topic():
@@ -147,6 +173,9 @@ def test_a_bound_release_says_that_the_reference_was_read_before_the_debit(tmp_p
         text = "it was read for its fingerprint before the debit"
         assert any(text in condition for condition in made.conditions) == (dataset == "bound")
         assert covered(made)["binding to a reference"] == (dataset == "free")
+        for told in (made, ledger.guarantee(dataset)):
+            words = "holds for every data set; that the reference was the bound one is not covered."
+            assert str(told).endswith(words if dataset == "bound" else "holds for every data set.")
         assert covered(made)["other releases"] is True
 
 

@@ -10,6 +10,7 @@ import time
 
 import pyarrow as pa
 import pytest
+from samples import make_atlas, make_mixture
 from serve.served import ROOT, TOKEN, make_table, running, save_models, until
 
 from dpmd_fast.cli import main
@@ -317,6 +318,45 @@ def test_a_broken_file_at_the_start_is_refused(tmp_path, capsys):
     (tmp_path / "bad.dpmd").write_bytes(b"no model")
     said = refused(capsys, "--models", tmp_path, "--port", "0")
     assert said == f"{tmp_path}/bad.dpmd is not an atlas or a mixture"
+
+
+def test_only_models_that_a_trusted_key_has_signed_are_served(tmp_path, capsys):
+    """At the start, at a reload, and by a worker that is started again."""
+    from dpmd_fast.privacy.keys import create_keys
+
+    key = create_keys(tmp_path / "ours")
+    other = create_keys(tmp_path / "theirs")
+    folder = tmp_path / "models"
+    folder.mkdir()
+    made = save_models(folder)
+    trusted = ("--trusted", tmp_path / "ours.pub")
+    said = refused(capsys, "--models", folder, "--port", "0", *trusted)
+    assert "knot.dpmd is not signed, and only models signed by a trusted key are taken" in said
+    said = refused(capsys, "--models", folder, "--port", "0", "--trusted", tmp_path / "none.pub")
+    assert said == f"{tmp_path}/none.pub does not exist: must be the file of a public key"
+    for name, model in made.items():
+        model.save(folder / f"{name}.dpmd", key)
+    made["plain"].save(folder / "plain.dpmd", other)
+    table, expected = make_table(50), made["knot"].transform(make_table(50))
+    with running(tmp_path, folder, *map(str, trusted), "--trusted", other.name) as server:
+        with server.connect("knot") as client:
+            found = client.models()
+            assert {name: facts["signed_by"] for name, facts in found.items()} == {
+                **dict.fromkeys(made, key.name),
+                "plain": other.name,
+            }
+            make_atlas().save(folder / "extra.dpmd")
+            make_mixture().save(folder / "knot.dpmd")  # unsigned: the old one stays
+            reloaded = client.reload()
+            assert set(reloaded["broken"]) == {"extra.dpmd", "knot.dpmd"}
+            assert all("is not signed" in text for text in reloaded["broken"].values())
+        (first,) = server.workers().values()
+        os.kill(first, signal.SIGKILL)
+        until(lambda: server.workers() and first not in server.workers().values())
+        with server.connect("knot") as client:
+            assert client.transform(table).equals(expected)
+            assert sorted(client.models()) == sorted(made)
+        assert server.stop() == 0
 
 
 def test_an_address_that_is_loopback(models):

@@ -13,6 +13,7 @@ from pyarrow import flight
 from serve.served import TOKEN, close_calls, exchange, make_table, options, told
 
 from dpmd_fast.cli import main
+from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.serve import connect
 
 # Results
@@ -274,6 +275,7 @@ def test_what_is_served(client, raw, models):
     assert found["plain"]["columns"] is None
     assert found["cloud"]["model"] == "mixture"
     assert found["knot"]["guarantee"]["epsilon"] == models["knot"].guarantee.epsilon
+    assert Guarantee.from_dict(found["knot"]["guarantee"]) == models["knot"].guarantee
     assert found["knot"]["guarantee"]["statement"] == str(models["knot"].guarantee)
     info = raw.get_flight_info(flight.FlightDescriptor.for_path("knot"), options())
     assert json.loads(info.schema.metadata[b"dpmd-fast"]) == found["knot"]

@@ -1,6 +1,6 @@
 """AnnData through an atlas, and as a private reference."""
 
-import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from samples import make_atlas
 
 from dpmd_fast import Budget, DPManifoldDenoiser, release_atlas, release_moments
+from dpmd_fast.privacy.scope import scope_of
 from dpmd_fast.reference.sources.open import open_reference
 from dpmd_fast.reference.sources.overlap import overlaps
 from dpmd_fast.tables.anndata import denoise_anndata
@@ -59,8 +60,10 @@ def test_the_guarantee_is_in_uns():
     adata = cells()
     denoise_anndata(ATLAS, adata)
     told = adata.uns["dpmd"]
-    for field, value in dataclasses.asdict(ATLAS.guarantee).items():
-        assert (tuple(told[field]) if field == "conditions" else told[field]) == value
+    for name, value in ATLAS.guarantee.to_dict().items():
+        found = {"conditions": list, "scope": json.loads}.get(name, lambda value: value)(told[name])
+        assert found == value
+    assert json.loads(told["scope"])[0]["covered"] is True
     assert (told["use"], told["key_added"], told["dim"], told["bandwidth"]) == ("X", "X_dpmd", 2, 0.8)
 
 
@@ -103,6 +106,7 @@ def test_files_and_cells_on_disk(tmp_path, kind):
     np.testing.assert_array_equal(again.obsm["X_dpmd"], MOVED)
     assert again.uns["dpmd"]["statement"] == ATLAS.guarantee.statement
     assert tuple(again.uns["dpmd"]["conditions"]) == ATLAS.guarantee.conditions
+    assert scope_of(json.loads(again.uns["dpmd"]["scope"])) == ATLAS.guarantee.scope
     assert list(again.obs["dpmd_status"]) == STATUS.tolist()
 
 

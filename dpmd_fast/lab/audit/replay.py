@@ -149,6 +149,8 @@ def replayed(
     """Run a route on `first` and, with its releases, on each of the neighbours; yield what differs."""
     tape = Tape()
     seen = observe(route, first, tape, adjacency)
+    if seen.error or not tape.made:  # refusals are alike, too
+        raise RuntimeError(f"the first run released nothing that can be compared: {seen.error}")
     for second in neighbours:
         yield seen.differences(observe(route, second, tape.rewound(), adjacency))
 

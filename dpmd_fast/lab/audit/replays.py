@@ -90,7 +90,15 @@ def _engine(adjacency: Adjacency) -> Route:
 def _direct(adjacency: Adjacency) -> Route:
     def route(records: Floats, account: dict[str, Any]) -> Any:
         model = DPManifoldDenoiser(
-            0.6, 1, BUDGET, steps=2, adjacency=adjacency, on_invalid="drop", n_threads=1, **account
+            0.6,
+            1,
+            BUDGET,
+            steps=2,
+            adjacency=adjacency,
+            on_invalid="drop",
+            accept_risk=True,
+            n_threads=1,
+            **account,
         )
         moved = model.fit(records).transform(PUBLIC)
         return [moved, model.status_, model.guarantee_]
@@ -100,10 +108,10 @@ def _direct(adjacency: Adjacency) -> Route:
 
 def _atlas(adjacency: Adjacency, public: Floats, **more: Any) -> Route:
     def route(records: Floats, account: dict[str, Any]) -> Any:
-        options: dict[str, Any] = {"adjacency": adjacency, "on_invalid": "drop", **account, **more}
+        options: dict[str, Any] = {"adjacency": adjacency, "on_invalid": "drop", "n_public": 300, **account}
         return _saved(
             release_atlas(
-                records, public, budget=BUDGET, accept_risk=True, n_public=300, n_threads=1, **options
+                records, public, budget=BUDGET, accept_risk=True, n_threads=1, **{**options, **more}
             )
         )
 
@@ -148,7 +156,13 @@ def cases() -> Iterator[Case]:
             ("preprocessing", _preprocessing(adjacency), _FLAT, PUBLIC, 0.08),
             ("atlas", _atlas(adjacency, PUBLIC, dim=1, bandwidth=0.8, rounds=2), _FLAT, PUBLIC, 0.03),
             ("atlas, auto", _atlas(adjacency, PUBLIC, dim="auto"), _FLAT, PUBLIC, 0.01),
-            ("atlas, subspace", _atlas(adjacency, WIDE, dim=1, bandwidth=1.2, rounds=2), _HIGH, WIDE, 0.02),
+            (
+                "atlas, subspace",
+                _atlas(adjacency, WIDE, dim=1, bandwidth=1.2, rounds=2, n_public=len(_HIGH)),
+                _HIGH,
+                WIDE,
+                0.02,
+            ),
             (
                 "atlas, preprocessed",
                 _atlas(adjacency, PUBLIC, dim=1, bandwidth=1.0, rounds=2, preprocess=scales),

@@ -58,13 +58,13 @@ class Statement:
     def history(self) -> tuple[Spend, ...]:
         """All spends, oldest first."""
         name = self.total.dataset
-        entries = zip(self._account.spends, self._account.heads, strict=True)
+        entries = zip(self._account.spends, self._account.heads[1:], strict=True)
         return tuple(spend_of(name, row, head, self._files.get(row[0], ())) for row, head in entries)
 
     @property
     def head(self) -> str:
-        """Digest of the chain of all entries, the declaration and every spend."""
-        return self._account.seal
+        """Digest of the chain of all entries, the declaration without the fingerprint and every spend."""
+        return self._account.heads[-1]
 
     def check_entry(self, spend: int, head: str) -> None:
         """Refuse a ledger that lacks this debit, or whose chain up to it is another: it is not the same."""
@@ -92,6 +92,8 @@ class Statement:
             releases=len(self.history),
             conditional=[spend.what for spend in self.history if spend.holds == "conditional"],
             validated=any(map(was_validated, self.history)),
+            engine=any("engine" in spend.parameters for spend in self.history),
+            is_bound=total.fingerprint is not None,
         )
 
     def check(self, mu2: float, what: str, adjacency: Adjacency | None, fingerprint: str | None) -> None:

@@ -6,7 +6,9 @@ before they return (rollback journal, ``synchronous=EXTRA``: with less, a power 
 
 The row of a data set holds a running SHA-256 of its declaration and all its spends: the head of a chain.
 Every operation on the account computes it again, so damage that SQLite does not detect is refused, too.
-Signed models hold the head after their own debit, against which edits, deletions and rollbacks show.
+Signed models hold the head after their own debit, against which edits, deletions and rollbacks show. These
+heads leave the ledger, so they are those of a second chain whose declaration says only that the data set is
+bound: a digest of the fingerprint would let anybody confirm a guess of all the records.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import math
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -110,7 +112,7 @@ class Account(NamedTuple):
     declared: tuple[Any, ...]  # in the order of _DECLARED
     spends: list[tuple[Any, ...]]  # in the order of _SPENT, oldest first
     seal: str
-    heads: list[str]  # of the chain after each spend
+    heads: list[str]  # published: of the chain without the fingerprint, after the declaration and each spend
 
 
 class Book:
@@ -137,10 +139,10 @@ class Book:
         spends = self._connection.execute(
             f"SELECT {', '.join(_SPENT)} FROM spends WHERE dataset = ? ORDER BY id", (number,)
         ).fetchall()
-        computed, heads = _sealed("", declared), []
+        computed, heads = _sealed("", declared), [_sealed("", _published(declared))]
         for spend in spends:
             computed = _sealed(computed, spend)
-            heads.append(computed)
+            heads.append(_sealed(heads[-1], spend))
         numbers = [declared[4], *(spend[5] for spend in spends)]
         sound = all(isinstance(value, float) and 0.0 < value < math.inf for value in numbers)
         if computed != seal or len(spends) != count or not sound:
@@ -164,17 +166,17 @@ class Book:
         )
 
     def enter(self, account: Account, *spent: Any) -> tuple[int, str]:
-        """Add a spend, given in the order of its columns without the id; return the id and the new head."""
+        """Add a spend, given in the order of its columns without the id; return the id and published head."""
         marks = ", ".join("?" * len(_SPENT))
         cursor = self._connection.execute(
             f"INSERT INTO spends (dataset, {', '.join(_SPENT[1:])}) VALUES ({marks})", (account.id, *spent)
         )
         number = cursor.lastrowid
         assert number is not None
-        head = _sealed(account.seal, (number, *spent))
+        seal, head = (_sealed(before, (number, *spent)) for before in (account.seal, account.heads[-1]))
         self._connection.execute(
             "UPDATE datasets SET spends = ?, seal = ? WHERE id = ?",
-            (len(account.spends) + 1, head, account.id),
+            (len(account.spends) + 1, seal, account.id),
         )
         return number, head
 
@@ -332,6 +334,14 @@ def _sealed(seal: str, row: Any) -> str:
     except (TypeError, ValueError):
         return ""
     return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _published(declared: Sequence[Any]) -> list[Any]:
+    """Return a declaration that says whether the data set is bound to a reference, not to which."""
+    return [
+        "bound" if name == "fingerprint" and value is not None else value
+        for name, value in zip(_DECLARED, declared, strict=True)
+    ]
 
 
 _operating: set[tuple[int, int]] = set()  # process and thread of every operation in progress

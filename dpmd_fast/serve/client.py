@@ -192,25 +192,27 @@ class Client:
         headers, message = _carried(settings)
         options = self._options(left, headers)
         writer, reader = self._flight.do_exchange(flight.FlightDescriptor.for_path(name.encode()), options)
-        sender = None
+        sender, sent = None, _Sent()
         try:
-            first = next(batches, None)
-            second = next(batches, None)
-            sent = _Sent()
+            first = _next_of(batches)
+            second = _next_of(batches)
 
             def send(batch: Any) -> None:
                 sent.rows += batch.num_rows
                 writer.write_batch(batch)
 
-            with suppress(pa.ArrowException, flight.FlightError):  # the reader says what went wrong
+            try:
                 writer.begin(schema)
                 if message is not None:
                     writer.write_metadata(message)
                 if first is not None:
                     send(first)
-                if second is None:
+            except (pa.ArrowException, flight.FlightError) as problem:  # the reader says what went wrong
+                sent.problem, second = _of_table(problem), None
+            if second is None:
+                with suppress(pa.ArrowException, flight.FlightError):
                     writer.done_writing()
-            if second is not None:  # in a thread: whoever sends and does not read blocks the server
+            else:  # in a thread: whoever sends and does not read blocks the server
                 sender = threading.Thread(
                     target=_send_all, args=(send, second, batches, writer, sent), daemon=True
                 )
@@ -270,6 +272,8 @@ class Client:
             left = start + self.timeout - time.monotonic()
             try:
                 return call(max(left, 0.001))
+            except _TableError as problem:
+                raise problem.problem from None
             except flight.FlightUnavailableError as problem:
                 if time.monotonic() - start >= patience or left <= wait:
                     raise _explained(problem) from None
@@ -294,17 +298,43 @@ def _send_all(
     import pyarrow as pa
     from pyarrow import flight
 
+    batch = second
     try:
-        send(second)
-        for batch in rest:
-            send(batch)
-    except (pa.ArrowException, flight.FlightError, StopIteration):  # the reader says what went wrong
-        pass
-    except Exception as problem:  # of the caller's RecordBatchReader
+        while batch is not None:
+            try:
+                send(batch)
+            except (pa.ArrowException, flight.FlightError) as problem:  # the reader says what went wrong
+                sent.problem = _of_table(problem)
+                return
+            batch = _next_of(rest)
+    except Exception as problem:  # a table that ends too early must not pass for a whole one
         sent.problem = problem
     finally:
         with suppress(Exception):
             writer.done_writing()
+
+
+class _TableError(Exception):
+    """An error of the caller's table and not of the server: it goes to the caller as it is."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__()
+        self.problem = problem
+
+
+def _next_of(batches: Iterator[Any]) -> Any:
+    """Return the next batch, None after the last."""
+    try:
+        return next(batches, None)
+    except Exception as problem:
+        raise _TableError(problem) from None
+
+
+def _of_table(problem: Exception) -> _TableError | None:
+    """Return a failed write as an error of the table; None if it is one of the connection."""
+    from pyarrow import flight
+
+    return None if isinstance(problem, (flight.FlightError, OSError)) else _TableError(problem)
 
 
 def _parsed(uri: str) -> tuple[str, str | None]:

@@ -61,8 +61,9 @@ def connect(
     timeout : float
         Seconds that a call may take, with all attempts.
     patience : float
-        Seconds for which a call is made again while there is no worker for it. On two cores with a load of
-        20, a worker that was killed was back in 9 to 12 s (benchmarks/serve.py).
+        Seconds for which a call is made again while there is no worker for it, from the first time that there
+        was none. On two cores with a load of 20, a worker that was killed was back in 9 to 12 s
+        (benchmarks/serve.py).
     tls_root : bytes, optional
         Certificates to trust, as PEM; by default those of the system.
     """
@@ -268,6 +269,7 @@ class Client:
         from pyarrow import flight
 
         start, wait = time.monotonic(), _FIRST_WAIT
+        away_since: float | None = None  # a long call that loses its worker at the end is made again, too
         while True:
             left = start + self.timeout - time.monotonic()
             try:
@@ -275,7 +277,9 @@ class Client:
             except _TableError as problem:
                 raise problem.problem from None
             except flight.FlightUnavailableError as problem:
-                if time.monotonic() - start >= patience or left <= wait:
+                now = time.monotonic()
+                away_since = now if away_since is None else away_since
+                if now - away_since >= patience or start + self.timeout - now <= wait:
                     raise _explained(problem) from None
             except Exception as problem:
                 raise _explained(problem) from None

@@ -263,16 +263,23 @@ class Supervisor:
         for worker in self._workers.values():
             worker.line.tell({"tell": "drain", "seconds": seconds})
         end = time.monotonic() + seconds + 5.0
-        left = 0
+        left: dict[int, int] = {}  # calls, by slots of workers that have said so
+        silent = {worker.slot for worker in self._workers.values() if worker.ready}
         running = set(self._workers.values())
-        while running and time.monotonic() < end and self._signals.empty():
+        while running and time.monotonic() < end:
+            if not self._signals.empty() and self._signals.get() != signal.SIGHUP:
+                break  # somebody does not want to wait
             with suppress(Empty):
                 worker, message = self._inbox.get(timeout=_LOOK)
                 if message is None:
                     running.discard(worker)
+                elif "ask" in message:
+                    worker.line.answer(message, None)  # unavailable: calls that wait for it can end
                 elif message.get("tell") == "ended":
-                    left += int(message["left"])
-        log("ended", calls_left=left, workers_left=len(running))
+                    left[worker.slot] = int(message["left"])
+        unknown = len(silent - set(left))
+        calls = None if unknown else sum(left.values())
+        log("ended", calls_left=calls, workers_unknown=unknown, workers_left=len(running))
 
     # For all workers
 

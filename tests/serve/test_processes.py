@@ -340,43 +340,6 @@ def test_an_address_that_is_loopback(models):
     assert json.dumps(ServeOptions(str(models)).limits_dict())
 
 
-def test_a_reload_that_makes_a_worker_fail_leaves_the_old_files(tmp_path):
-    from concurrent.futures import Future
-    from types import SimpleNamespace
-
-    from dpmd_fast.serve.options import ServeOptions
-    from dpmd_fast.serve.supervisor import Supervisor
-
-    for name in ("models", "home"):
-        (tmp_path / name).mkdir()
-    save_models(tmp_path / "models")
-    supervisor = Supervisor(ServeOptions(str(tmp_path / "models")))
-    supervisor._home = str(tmp_path / "home")
-    before = supervisor._folder = supervisor._copied()
-    asked, killed = [], []
-
-    def ask(what, **given):
-        asked.append(given["folder"])
-        answer = Future()
-        answer.set_result(None)  # it has died
-        return answer
-
-    for slot in (0, 1):
-        process = SimpleNamespace(kill=lambda slot=slot: killed.append(slot))
-        supervisor._workers[slot] = SimpleNamespace(
-            slot=slot, ready=True, line=SimpleNamespace(ask=ask), process=process
-        )
-    found = supervisor._reload()
-    assert len(asked) == 1
-    assert asked != [before]
-    assert killed == [0]
-    assert supervisor._folder == before
-    assert sorted(os.listdir(before)) == sorted(os.listdir(tmp_path / "models"))
-    assert os.listdir(tmp_path / "home") == ["1"]
-    assert "the old ones stay" in found["broken"][str(tmp_path / "models")]
-    assert found["served"] == ["cloud", "knot", "plain", "scaled"]
-
-
 def test_a_worker_that_is_killed_while_it_drains_is_not_counted_as_done(tmp_path, models):
     with running(tmp_path, models) as server:
         (worker,) = server.workers().values()

@@ -61,8 +61,9 @@ def connect(
     timeout : float
         Seconds that a call may take, with all attempts.
     patience : float
-        Seconds for which a call is made again while there is no worker for it. On two cores with a load of
-        20, a worker that was killed was back in 9 to 12 s (benchmarks/serve.py).
+        Seconds for which a call is made again while there is no worker for it, from the first time that there
+        was none. On two cores with a load of 20, a worker that was killed was back in 9 to 12 s
+        (benchmarks/serve.py).
     tls_root : bytes, optional
         Certificates to trust, as PEM; by default those of the system.
     """
@@ -192,25 +193,27 @@ class Client:
         headers, message = _carried(settings)
         options = self._options(left, headers)
         writer, reader = self._flight.do_exchange(flight.FlightDescriptor.for_path(name.encode()), options)
-        sender = None
+        sender, sent = None, _Sent()
         try:
-            first = next(batches, None)
-            second = next(batches, None)
-            sent = _Sent()
+            first = _next_of(batches)
+            second = _next_of(batches)
 
             def send(batch: Any) -> None:
                 sent.rows += batch.num_rows
                 writer.write_batch(batch)
 
-            with suppress(pa.ArrowException, flight.FlightError):  # the reader says what went wrong
+            try:
                 writer.begin(schema)
                 if message is not None:
                     writer.write_metadata(message)
                 if first is not None:
                     send(first)
-                if second is None:
+            except (pa.ArrowException, flight.FlightError) as problem:  # the reader says what went wrong
+                sent.problem, second = _of_table(problem), None
+            if second is None:
+                with suppress(pa.ArrowException, flight.FlightError):
                     writer.done_writing()
-            if second is not None:  # in a thread: whoever sends and does not read blocks the server
+            else:  # in a thread: whoever sends and does not read blocks the server
                 sender = threading.Thread(
                     target=_send_all, args=(send, second, batches, writer, sent), daemon=True
                 )
@@ -266,12 +269,17 @@ class Client:
         from pyarrow import flight
 
         start, wait = time.monotonic(), _FIRST_WAIT
+        away_since: float | None = None  # a long call that loses its worker at the end is made again, too
         while True:
             left = start + self.timeout - time.monotonic()
             try:
                 return call(max(left, 0.001))
+            except _TableError as problem:
+                raise problem.problem from None
             except flight.FlightUnavailableError as problem:
-                if time.monotonic() - start >= patience or left <= wait:
+                now = time.monotonic()
+                away_since = now if away_since is None else away_since
+                if now - away_since >= patience or start + self.timeout - now <= wait:
                     raise _explained(problem) from None
             except Exception as problem:
                 raise _explained(problem) from None
@@ -294,17 +302,43 @@ def _send_all(
     import pyarrow as pa
     from pyarrow import flight
 
+    batch = second
     try:
-        send(second)
-        for batch in rest:
-            send(batch)
-    except (pa.ArrowException, flight.FlightError, StopIteration):  # the reader says what went wrong
-        pass
-    except Exception as problem:  # of the caller's RecordBatchReader
+        while batch is not None:
+            try:
+                send(batch)
+            except (pa.ArrowException, flight.FlightError) as problem:  # the reader says what went wrong
+                sent.problem = _of_table(problem)
+                return
+            batch = _next_of(rest)
+    except Exception as problem:  # a table that ends too early must not pass for a whole one
         sent.problem = problem
     finally:
         with suppress(Exception):
             writer.done_writing()
+
+
+class _TableError(Exception):
+    """An error of the caller's table and not of the server: it goes to the caller as it is."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__()
+        self.problem = problem
+
+
+def _next_of(batches: Iterator[Any]) -> Any:
+    """Return the next batch, None after the last."""
+    try:
+        return next(batches, None)
+    except Exception as problem:
+        raise _TableError(problem) from None
+
+
+def _of_table(problem: Exception) -> _TableError | None:
+    """Return a failed write as an error of the table; None if it is one of the connection."""
+    from pyarrow import flight
+
+    return None if isinstance(problem, (flight.FlightError, OSError)) else _TableError(problem)
 
 
 def _parsed(uri: str) -> tuple[str, str | None]:

@@ -191,7 +191,14 @@ class Forwarder(threading.Thread):
         now = time.monotonic()
         for _ in range(len(self._waiting)):
             until, client = self._waiting.popleft()
-            if not self._connect(client):
+            try:
+                connected = self._connect(client)
+            except Exception as problem:  # as of too many open files: the others go on
+                log("connection failed", kind=type(problem).__name__)
+                self._drop(self._pairs.get(client))
+                client.close()
+                continue
+            if not connected:
                 if now < until and not self._closing:
                     self._waiting.append((until, client))
                 else:

@@ -8,12 +8,10 @@ reload.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -24,11 +22,11 @@ from typing import Any
 from dpmd_fast.atomic import atomic_write
 from dpmd_fast.errors import UserError, UserRuntimeError, UserValueError, text_of
 from dpmd_fast.serve.control import Line, Message, result_of
+from dpmd_fast.serve.copies import Copies
 from dpmd_fast.serve.forward import Forwarder
 from dpmd_fast.serve.log import log
 from dpmd_fast.serve.metrics import Snapshot, merged, prometheus
 from dpmd_fast.serve.options import ServeOptions, reserve
-from dpmd_fast.serve.registry import SUFFIX, model_files
 from dpmd_fast.serve.tokens import SHORT
 
 _CHILD = "import sys; sys.path[:] = {path!r}; from dpmd_fast.serve.worker import main; main({descriptor})"
@@ -81,8 +79,9 @@ class Supervisor:
         self._tokens = options.read_tokens()
         self._tls = options.read_tls()
         self._trusted = options.read_trusted()
-        self._home = self._folder = ""
-        self._generation = self._port = 0
+        self._copies: Copies | None = None
+        self._folder = ""  # of the copies that are served
+        self._port = 0
         self._forwarder: Forwarder | None = None
 
     def run(self) -> None:
@@ -90,10 +89,10 @@ class Supervisor:
         options = self._options
         held, self._port = reserve(options)
         self._forwarder = Forwarder(held) if options.workers > 1 else None
-        self._home = tempfile.mkdtemp(prefix="dpmd-fast-serve-")
+        self._copies = Copies(options.models)
         try:
             with held, self._listening():
-                self._folder = self._copied()
+                self._folder = self._copies.take()
                 if not self._begin():
                     return
                 if self._forwarder is not None:
@@ -114,7 +113,7 @@ class Supervisor:
                 worker.line.close()
             if self._forwarder is not None and self._forwarder.is_alive():
                 self._forwarder.stop()
-            shutil.rmtree(self._home, ignore_errors=True)
+            self._copies.close()
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
@@ -220,15 +219,17 @@ class Supervisor:
 
     def _look(self) -> None:
         """See which workers have become ready or have to be started."""
+        if self._forwarder is not None and not self._forwarder.is_alive():
+            raise UserRuntimeError("what accepts connections has failed: the server ends")
         for worker in self._workers.values():
             if not worker.ready and worker.start_answer is not None and worker.start_answer.done():
-                answer = worker.start_answer.result()
-                if answer is not None and "failed" in answer:
-                    log("worker failed", worker=worker.slot)
-                    worker.process.kill()  # it is started again later
-                elif answer is not None:
+                answer, worker.start_answer = worker.start_answer.result(), None
+                why = _failure(answer, strict=True)
+                if why is None:
                     self._is_ready(worker, answer)
-                worker.start_answer = None if not worker.ready else worker.start_answer
+                else:
+                    log("worker failed", worker=worker.slot, why=why)
+                    worker.process.kill()  # it is started again later
         now = time.monotonic()
         for worker in self._workers.values():
             if worker.ready and now - worker.heard > _SILENT:
@@ -265,16 +266,23 @@ class Supervisor:
         for worker in self._workers.values():
             worker.line.tell({"tell": "drain", "seconds": seconds})
         end = time.monotonic() + seconds + 5.0
-        left = 0
+        left: dict[int, int] = {}  # calls, by slots of workers that have said so
+        silent = {worker.slot for worker in self._workers.values() if worker.ready}
         running = set(self._workers.values())
-        while running and time.monotonic() < end and self._signals.empty():
+        while running and time.monotonic() < end:
+            if not self._signals.empty() and self._signals.get() != signal.SIGHUP:
+                break  # somebody does not want to wait
             with suppress(Empty):
                 worker, message = self._inbox.get(timeout=_LOOK)
                 if message is None:
                     running.discard(worker)
+                elif "ask" in message:
+                    worker.line.answer(message, None)  # unavailable: calls that wait for it can end
                 elif message.get("tell") == "ended":
-                    left += int(message["left"])
-        log("ended", calls_left=left, workers_left=len(running))
+                    left[worker.slot] = int(message["left"])
+        unknown = len(silent - set(left))
+        calls = None if unknown else sum(left.values())
+        log("ended", calls_left=calls, workers_unknown=unknown, workers_left=len(running))
 
     # For all workers
 
@@ -288,71 +296,88 @@ class Supervisor:
 
     def _reload(self) -> dict[str, Any]:
         """Have all workers read new copies of the files and tokens; return what was found."""
+        before = self._folder
+        try:
+            found = self._reloaded()
+        except Exception as problem:  # whatever it is, what is served goes on
+            log("reload failed", why=type(problem).__name__)
+            self._folder = before if os.path.isdir(before) else self._folder
+            with suppress(Exception):
+                self._give_tokens()
+            broken = {self._options.models: "the reload has failed: the old models stay"}
+            found = {"served": [], "new": [], "gone": [], "broken": broken}
+        log("reloaded", **{**found, "broken": [*found["broken"]]})
+        return found
+
+    def _reloaded(self) -> dict[str, Any]:
+        assert self._copies is not None
         broken: dict[str, str] = {}
         try:
             self._tokens = self._options.read_tokens()
         except (UserError, OSError) as problem:
             broken[os.path.basename(str(self._options.tokens))] = _text(problem)
-        before = self._folder
+        before, found = self._folder, None
         try:
-            self._folder = self._copied()
+            self._folder = self._copies.take()
         except (UserError, OSError) as problem:
             broken[self._options.models] = _text(problem)
-        found = self._loaded_by_all(before)
-        if found is None:  # perhaps because of a file: nobody else tries it
-            self._folder, before = before, self._folder
-            served = sorted(model_files(self._folder))
-            found = {"served": served, "new": [], "gone": [], "broken": {}}
-            broken[self._options.models] = "a worker failed while it read the files: the old ones stay"
-        if before != self._folder:
-            shutil.rmtree(before, ignore_errors=True)
-        found["broken"] = {**found["broken"], **broken}
-        log("reloaded", **{**found, "broken": [*found["broken"]]})
-        return found
+        else:
+            found = self._loaded_by_all(before)
+            if found is None:  # perhaps because of a file: nobody else tries it
+                self._folder, before = before, self._folder
+                broken[self._options.models] = "a worker failed while it read the files: the old ones stay"
+            self._copies.drop(before)
+        if found is None:
+            self._give_tokens()
+            found = {"served": self._copies.names(self._folder), "new": [], "gone": [], "broken": {}}
+        return {**found, "broken": {**found["broken"], **broken}}
 
     def _loaded_by_all(self, before: str) -> dict[str, Any] | None:
         """Return what the first worker has found, None if it failed; then have the others read the same."""
+        assert self._copies is not None
         found: dict[str, Any] | None = None
         for worker in sorted(self._workers.values(), key=lambda one: not one.ready):
             if not worker.ready:
                 worker.process.kill()  # it is reading the old copies: it starts again with the new ones
                 continue
             answer = result_of(worker.line.ask("load", **self._given()), _LOAD_SECONDS)
-            if answer is None or "failed" in answer:
-                log("reload failed", worker=worker.slot)
+            why = _failure(answer, strict=found is not None)
+            if why is not None:
+                log("reload failed", worker=worker.slot, why=why)
                 worker.process.kill()  # it is started again
                 if found is None:
                     return None
             elif found is None:
                 found = answer
-                self._mend(before, answer["broken"])
+                self._copies.put_back(before, self._folder, answer["broken"])
         return found
 
-    def _mend(self, before: str, broken: dict[str, str]) -> None:
-        """Put the old copies in the places of files that no worker could read."""
-        for name in broken:
-            new, old = os.path.join(self._folder, name), os.path.join(before, name)
-            with suppress(OSError):
-                if os.path.exists(old):
-                    os.replace(old, new)
-                else:
-                    os.unlink(new)
+    def _give_tokens(self) -> None:
+        """Have all workers accept the tokens of now, with the models that they have."""
+        asked = []
+        for worker in self._workers.values():
+            if worker.ready:
+                asked.append((worker, worker.line.ask("tokens", tokens=self._tokens)))
+            else:
+                worker.process.kill()  # it was started with the old ones, and starts again
+        end = time.monotonic() + _LOAD_SECONDS
+        for worker, future in asked:
+            if result_of(future, max(0.0, end - time.monotonic())) is None:
+                worker.process.kill()
 
-    def _copied(self) -> str:
-        """Return a new folder with copies of the files of all models."""
-        self._generation += 1
-        folder = os.path.join(self._home, str(self._generation))
-        os.mkdir(folder, 0o700)
-        for name, path in model_files(self._options.models).items():
-            target = os.path.join(folder, name + SUFFIX)
-            try:
-                if not os.path.isfile(path):
-                    raise UserValueError("is not a file")
-                shutil.copyfile(path, target)
-            except (OSError, UserError):  # an empty file is named as broken when it is read
-                with open(target, "wb"):
-                    pass
-        return folder
+
+def _failure(answer: dict[str, Any] | None, strict: bool) -> str | None:
+    """Return why a worker has failed to load, None if it has not.
+
+    `strict`: also if it could not read some file. The first one of a reload may: those files are put back.
+    """
+    if answer is None:
+        return "no answer"
+    if "failed" in answer:
+        return str(answer["failed"])
+    if strict and answer["broken"]:
+        return "cannot read " + ", ".join(answer["broken"])
+    return None
 
 
 def _write(path: str, text: str) -> None:

@@ -36,7 +36,7 @@ def main(descriptor: int) -> None:
 
 
 class Worker:
-    """Answers the supervisor: ``start`` once, then ``load``, ``metrics``, ``drain``."""
+    """Answers the supervisor: ``start`` once, then ``load``, ``tokens``, ``metrics``, ``drain``."""
 
     def __init__(self, connection: socket.socket) -> None:
         from dpmd_fast.serve.control import Line
@@ -72,6 +72,9 @@ class Worker:
             self._ended.set()
         elif request.get("ask") == "metrics":
             self._line.answer(request, None if self._server is None else self._server.snapshot())
+        elif request.get("ask") == "tokens":  # at once, also while models are read
+            self._tokens.replace(request["tokens"])
+            self._line.answer(request, True)
         else:
             self._requests.put(request)
 

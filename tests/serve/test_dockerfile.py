@@ -5,6 +5,8 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from serve.served import ROOT, TOKEN, Running, make_table, save_models
@@ -22,7 +24,7 @@ def test_only_what_is_tested_here_stands_in_it():
     known = {"FROM", "ENV", "COPY", "RUN", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
     assert {line.split(" ")[0] for line in LINES} == known
     commands = [shlex.split(text)[0] for text in instructions("RUN")]
-    assert commands == ["pip", "dpmd-fast", "chmod"]
+    assert commands == ["pip", "install", "dpmd-fast"]
     for text in instructions("COPY"):
         for name in text.split()[:-1]:
             assert (ROOT / name).exists()
@@ -52,19 +54,68 @@ def test_the_package_installs_from_what_is_copied(tmp_path):
 
 
 @pytest.mark.slow
-def test_kernels_are_compiled_into_the_image(tmp_path):
+def test_kernels_are_compiled_into_the_image():
     """With the cache that is there already: to compile takes minutes, and is tested elsewhere."""
     (text,) = [text for text in instructions("RUN") if text.startswith("dpmd-fast")]
     command = [sys.executable, "-m", "dpmd_fast", *shlex.split(text)[1:]]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_kernels_are_compiled_by_the_user_who_runs_the_server():
+    """Numba reads no cache from a folder that it cannot write."""
     (folder,) = [one.partition("=")[2] for one in instructions("ENV")[0].split() if one.startswith("NUMBA")]
-    (text,) = [text for text in instructions("RUN") if text.startswith("chmod")]
-    assert shlex.split(text)[-1] == folder
-    (tmp_path / "kernels").mkdir(mode=0o700)
-    subprocess.run([*shlex.split(text)[:-1], str(tmp_path / "kernels")], check=True)
-    assert (tmp_path / "kernels").stat().st_mode & 0o005 == 0o005
+    user, group = instructions("USER")[0].split(":")
+    made = f"RUN install -d -o {user} -g {group} {folder}"
+    order = [LINES.index(made), LINES.index(f"USER {user}:{group}")]
+    order.append(LINES.index("RUN dpmd-fast warmup --for transform"))
+    assert order == sorted(order)
+    assert len(instructions("USER")) == 1
+    recipe = (ROOT / "docs" / "threads.md").read_text().partition("```dockerfile\n")[2].partition("```")[0]
+    lines = [line.strip() for line in recipe.splitlines()]
+    assert lines[2].endswith(f"&& {made.removeprefix('RUN ')}")
+    assert lines[3:] == [f"USER {user}:{group}", "RUN dpmd-fast warmup --for transform", ""]
+
+
+PROGRAM = """
+import os, sys
+import numba.core.caching, numba.core.compiler, numba.core.registry
+from dpmd_fast.kernels import jit
+import numba; numba.njit(lambda x: x)(1)  # loads the compiler, before its files may be out of reach
+os.setgroups([]); os.setresgid(10001, 10001, 10001); os.setresuid(10001, 10001, 10001)
+import warnings; warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[1])
+import small
+kernel = jit.kernel(small.double)
+types = (numba.int64,)
+before = jit.has_cache(kernel) and jit.is_cached(kernel, types)
+kernel(1)
+print(jit.has_cache(kernel), before, jit.has_cache(kernel) and jit.is_cached(kernel, types))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_cache_is_used_by_a_user_who_is_not_root():
+    def process(kernels):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(kernels), "HOME": "/nonexistent"}
+        env.pop("DPMD_FAST_CACHE", None)
+        command = [sys.executable, "-c", PROGRAM, str(folder)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    with tempfile.TemporaryDirectory() as name:  # pytest's folders are for root alone
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "small.py").write_text("def double(x):\n    return 2 * x\n")
+        of_root, own = folder / "of_root", folder / "own"
+        of_root.mkdir(0o755)
+        assert process(of_root) == ["False", "False", "False"]
+        command = ["install", "-d", "-o", "10001", "-g", "10001", str(own)]  # as in the Dockerfile
+        subprocess.run(command, check=True)
+        assert process(own) == ["True", "False", "True"]
+        assert process(own) == ["True", "True", "True"]
 
 
 @pytest.mark.skipif(not os.access("/usr/bin/openssl", os.X_OK), reason="no openssl")

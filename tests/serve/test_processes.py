@@ -151,16 +151,23 @@ def test_a_worker_cannot_import_what_reads_records():
     assert subprocess.run([sys.executable, "-c", program], env=env, timeout=60, check=False).returncode == 0
 
 
+def client_is_served(server):
+    with server.connect() as other:
+        return other.health()["in_flight"] == 1
+
+
 def test_calls_in_progress_end_before_the_server_does(models, tmp_path):
     """One worker, which listens itself; SIGTERM while a slow client sends."""
     with running(tmp_path, models, "--log", "events") as server:
         pieces = make_table(50_000).to_batches(1000)
-        started = threading.Event()
+        started, go_on = threading.Event(), threading.Event()
 
         def slow():
-            for batch in pieces[:20]:
-                started.set()
-                time.sleep(0.05)
+            for place, batch in enumerate(pieces[:20]):
+                if place == 5:
+                    started.set()
+                    go_on.wait(60.0)
+                    time.sleep(0.3)  # for the signal to arrive
                 yield batch
 
         reader = pa.RecordBatchReader.from_batches(pieces[0].schema, slow())
@@ -169,11 +176,16 @@ def test_calls_in_progress_end_before_the_server_does(models, tmp_path):
             thread = threading.Thread(target=lambda: done.append(client.transform(reader)))
             thread.start()
             started.wait(20.0)
-            time.sleep(0.2)
-            assert server.stop() == 0
+            until(lambda: client_is_served(server))
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: server.events("draining"))
+            server.process.send_signal(signal.SIGHUP)  # does not end it
+            go_on.set()
+            assert server.process.wait(60.0) == 0
             thread.join(20.0)
         assert done[0].num_rows == 20_000
-    assert server.events("ended")[0]["calls_left"] == 0
+    (ended,) = server.events("ended")
+    assert (ended["calls_left"], ended["workers_unknown"], ended["workers_left"]) == (0, 0, 0)
     assert not server.events("call")
 
 
@@ -368,38 +380,13 @@ def test_an_address_that_is_loopback(models):
     assert json.dumps(ServeOptions(str(models)).limits_dict())
 
 
-def test_a_reload_that_makes_a_worker_fail_leaves_the_old_files(tmp_path):
-    from concurrent.futures import Future
-    from types import SimpleNamespace
-
-    from dpmd_fast.serve.options import ServeOptions
-    from dpmd_fast.serve.supervisor import Supervisor
-
-    for name in ("models", "home"):
-        (tmp_path / name).mkdir()
-    save_models(tmp_path / "models")
-    supervisor = Supervisor(ServeOptions(str(tmp_path / "models")))
-    supervisor._home = str(tmp_path / "home")
-    before = supervisor._folder = supervisor._copied()
-    asked, killed = [], []
-
-    def ask(what, **given):
-        asked.append(given["folder"])
-        answer = Future()
-        answer.set_result(None)  # it has died
-        return answer
-
-    for slot in (0, 1):
-        process = SimpleNamespace(kill=lambda slot=slot: killed.append(slot))
-        supervisor._workers[slot] = SimpleNamespace(
-            slot=slot, ready=True, line=SimpleNamespace(ask=ask), process=process
-        )
-    found = supervisor._reload()
-    assert len(asked) == 1
-    assert asked != [before]
-    assert killed == [0]
-    assert supervisor._folder == before
-    assert sorted(os.listdir(before)) == sorted(os.listdir(tmp_path / "models"))
-    assert os.listdir(tmp_path / "home") == ["1"]
-    assert "the old ones stay" in found["broken"][str(tmp_path / "models")]
-    assert found["served"] == ["cloud", "knot", "plain", "scaled"]
+def test_a_worker_that_is_killed_while_it_drains_is_not_counted_as_done(tmp_path, models):
+    with running(tmp_path, models) as server:
+        (worker,) = server.workers().values()
+        os.kill(worker, signal.SIGSTOP)
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.events("draining"))
+        os.kill(worker, signal.SIGKILL)
+        server.process.wait(60.0)
+    (ended,) = server.events("ended")
+    assert (ended["calls_left"], ended["workers_unknown"]) == (None, 1)

@@ -153,6 +153,8 @@ def judge(queries: Queries, references: Any, budget: Budget, *, forced: bool) ->
     """Plan, release what is chosen, and compare; `forced`: release also what is not predicted to help."""
     start = time.perf_counter()
     made = plan(queries.noisy, len(references), budget=budget, noise=queries.noise)
+    better = made.atlas if made.candidate == "atlas" else made.mixture
+    assert better is not None
     raw = _error(queries, queries.raw, made)
     row: dict[str, Value] = {
         "queries": len(queries.noisy),
@@ -161,9 +163,9 @@ def judge(queries: Queries, references: Any, budget: Budget, *, forced: bool) ->
         "verdict": made.verdict,
         "model": made.model,
         "candidate": made.candidate,
-        "predicted": made.predicted_error,
-        "raw_predicted": made.raw_error,
-        "alone_predicted": made.public_only_error,
+        "predicted": better.predicted_error,
+        "raw_predicted": better.raw_error,
+        "alone_predicted": better.public_only_error,
         "raw": raw,
         "plan_seconds": time.perf_counter() - start,
     }

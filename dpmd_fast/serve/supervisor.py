@@ -80,7 +80,6 @@ class Supervisor:
         self._waits: dict[int, float] = {}
         self._tokens = options.read_tokens()
         self._tls = options.read_tls()
-        self._trusted = options.read_trusted()
         self._home = self._folder = ""
         self._generation = self._port = 0
         self._forwarder: Forwarder | None = None
@@ -152,7 +151,7 @@ class Supervisor:
             tls=self._tls,
             log_calls=options.log_calls,
             shown_as=options.models,
-            trusted=self._trusted,
+            trusted=options.trusted,
             strict=strict,
             **self._given(),
         )

@@ -124,7 +124,16 @@ def serve(
         drain_seconds=drain_seconds,
         insecure=insecure,
         log_calls=log_what == "calls",
-        trusted=trusted,
+        trusted=_names_of(trusted),
         limits=limits,
     )
     Supervisor(options).run()
+
+
+def _names_of(trusted: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the keys; a server without any does not load what reads them."""
+    if not trusted:
+        return ()
+    from dpmd_fast.privacy.keys import trusted_names
+
+    return tuple(sorted(trusted_names(trusted)))

@@ -33,7 +33,7 @@ class ServeOptions:
     drain_seconds: float = 30.0
     insecure: bool = False
     log_calls: bool = True
-    trusted: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()  # names of keys; without any, unsigned models are served, too
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -114,14 +114,6 @@ class ServeOptions:
             return cert.decode("ascii"), key.decode("ascii")
         except UnicodeDecodeError:
             raise UserValueError(f"{self.tls_cert}, {self.tls_key}: must be in PEM format") from None
-
-    def read_trusted(self) -> list[str]:
-        """Return the names of the trusted keys; empty if unsigned models are served, too."""
-        if not self.trusted:
-            return []
-        from dpmd_fast.privacy.keys import trusted_names
-
-        return sorted(trusted_names(self.trusted))
 
     def limits_dict(self) -> dict[str, float]:
         return dataclasses.asdict(self.limits)

@@ -78,7 +78,6 @@ class Supervisor:
         self._waits: dict[int, float] = {}
         self._tokens = options.read_tokens()
         self._tls = options.read_tls()
-        self._trusted = options.read_trusted()
         self._copies: Copies | None = None
         self._folder = ""  # of the copies that are served
         self._port = 0
@@ -151,7 +150,7 @@ class Supervisor:
             tls=self._tls,
             log_calls=options.log_calls,
             shown_as=options.models,
-            trusted=self._trusted,
+            trusted=options.trusted,
             strict=strict,
             **self._given(),
         )

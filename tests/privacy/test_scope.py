@@ -21,6 +21,7 @@ from dpmd_fast.privacy.guarantee import (
     total_guarantee,
 )
 from dpmd_fast.privacy.scope import TOPICS, Covered, check_scope, scope_noted, scope_of
+from dpmd_fast.reference import engine_reference, partial_sums
 
 BUDGET = Budget(1.0, 1e-6)
 RNG = np.random.default_rng(0)
@@ -136,6 +137,20 @@ def test_the_headline_names_an_engine_and_a_binding():
     options = {"mu": 0.1, "adjacency": "replace-one", "releases": 1, "conditional": ["x"]}
     total = total_guarantee("d", BUDGET, engine=True, **options)
     assert str(total).endswith("do; this assumes that the engine returns each partition once.")
+
+
+def test_a_ledger_knows_that_an_engine_held_the_records(tmp_path):
+    def run(task):
+        return [partial_sums(task, [part], 1, partition=i) for i, part in enumerate(np.array_split(Y, 3))]
+
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.create("d", 3.0, 1e-6)
+    options = {"bandwidth": 1.0, "budget": BUDGET, "on_invalid": "drop", "ledger": ledger, "dataset": "d"}
+    release_moments(Y, Z, **options)
+    assert str(ledger.guarantee("d")).endswith("holds for every data set.")
+    made = release_moments(engine_reference(run, columns=2), Z, **options)
+    for told in (made.guarantee, ledger.guarantee("d")):
+        assert str(told).endswith("every data set; this assumes that the engine returns each partition once.")
 
 
 # The scope

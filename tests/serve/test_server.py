@@ -160,6 +160,22 @@ def test_settings_after_a_batch_are_refused(raw):
     close_calls([(writer, reader)])
 
 
+@pytest.mark.parametrize("batches", [0, 1])
+def test_two_messages_of_settings_are_refused(raw, batches):
+    table = make_table(5)
+    writer, reader = raw.do_exchange(flight.FlightDescriptor.for_path("cloud"), options(noise="1"))
+    writer.begin(table.schema)
+    writer.write_metadata(b"{}")
+    writer.write_metadata(b"{}")
+    for batch in table.to_batches()[:batches]:
+        writer.write_batch(batch)
+    writer.done_writing()
+    with pytest.raises(flight.FlightError) as problem:
+        reader.read_all()
+    assert told(problem) == {"kind": "invalid", "text": "settings: must come in one message"}
+    close_calls([(writer, reader)])
+
+
 def test_a_noise_that_no_header_can_hold(client):
     with pytest.raises(ValueError, match=r"noise.*(5000|5,000)"):
         client.transform(make_table(5), np.ones(5000), model="cloud")

@@ -15,6 +15,7 @@ from serve.served import TOKEN, close_calls, exchange, make_table, options, told
 
 from dpmd_fast.cli import main
 from dpmd_fast.serve import connect
+from dpmd_fast.serve.tokens import Tokens, read_tokens
 
 # Results
 
@@ -310,6 +311,17 @@ def test_every_token_is_accepted(server):
             assert client.health()["status"] == "ok"
     with connect(f"grpc://127.0.0.1:{server.port}") as client, pytest.raises(PermissionError, match="token"):
         client.health()
+
+
+def test_a_token_is_known_by_its_line(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text("# of the tests\n\nfirst\n#\nsecond\n")
+    path.chmod(0o600)
+    tokens = Tokens(read_tokens(str(path)))
+    assert tokens.owner_of("Bearer first") == 3
+    assert tokens.owner_of("Bearer second") == 5
+    for header in ("Bearer ", "Bearer", "Bearer #", "", None):  # lines without a token are nobody's
+        assert tokens.owner_of(header) is None
 
 
 # What is served

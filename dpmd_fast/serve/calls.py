@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from dpmd_fast.serve.answers import CANCELLED, UNAVAILABLE, CallError
 # Rows that are cleaned without waiting for a turn: single rows must not wait behind large batches [choice]
 _FEW = 500
 _ACTIONS = 16  # at once, beside exchanges
+_CALL_BYTES = 1 << 16  # of a call without its batches: headers have at most 8,192
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Call:
 
     def __init__(self, context: Any) -> None:
         self.peer: str = context.peer()
-        self.batches = self.rows = 0
+        self.rows = 0
         self.model = ""
         self.waits_since: float | None = None
         self._context = context
@@ -68,7 +70,7 @@ class Call:
                 if self.cancelled:
                     raise CallError(CANCELLED, "the client has gone") from None
                 return None
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OSError):
+            except (pa.ArrowException, OSError):
                 if self.cancelled:
                     raise CallError(CANCELLED, "the client has gone") from None
                 raise UserValueError("the table cannot be read: must be record batches of Arrow") from None
@@ -100,6 +102,7 @@ class Calls:
         self._lock = threading.Lock()
         self._open: set[Call] = set()
         self._held = 0
+        self._credits: Counter[str] = Counter()
         self._actions = threading.BoundedSemaphore(_ACTIONS)
         self._turns = threading.BoundedSemaphore(os.cpu_count() or 1)
 
@@ -107,15 +110,27 @@ class Calls:
     def in_flight(self) -> int:
         return len(self._open)
 
-    def waiting(self) -> list[tuple[str, float | None, int]]:
-        """Return the peer of each open call, since when it waits for it, and how many batches have come."""
+    def waiting(self) -> list[tuple[str, float | None]]:
+        """Return the peer of each open call, and since when it waits for it."""
         with self._lock:
-            return [(call.peer, call.waits_since, call.batches) for call in self._open]
+            return [(call.peer, call.waits_since) for call in self._open]
+
+    def credit(self, peer: str, size: int = _CALL_BYTES) -> None:
+        """Count bytes that a client has sent and that are dealt with; also a call with a token by itself."""
+        with self._lock:
+            self._credits[peer] += size
+
+    def credits(self) -> dict[str, int]:
+        """Return these bytes since the last time, by peer."""
+        with self._lock:
+            found, self._credits = self._credits, Counter()
+        return found
 
     @contextmanager
     def admitted(self, context: Any) -> Iterator[Call]:
         """Yield a new call, or refuse it at once if there are too many."""
         call = Call(context)
+        self.credit(call.peer)
         with self._lock:
             if len(self._open) >= self.limits.in_flight:
                 raise CallError(
@@ -171,6 +186,17 @@ class Calls:
             return
         with self._turns:
             yield
+
+
+def sent_bytes_of(batch: Any) -> int:
+    """Return at least the bytes that a batch had on its way, if it was not compressed.
+
+    Arrow adds 16 bytes for each buffer, 16 for each column and up to 63 after each buffer; HTTP and TLS add
+    less than a hundredth.
+    """
+    size = _bytes_of(batch)
+    buffers = sum(len(column.buffers()) for column in batch.columns)
+    return size + (size >> 6) + 128 * buffers + 1024
 
 
 def _bytes_of(batch: Any) -> int:

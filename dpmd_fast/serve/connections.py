@@ -1,15 +1,17 @@
 """Connections that are closed: of clients that stall, and of those that send more than a message may hold.
 
 Flight has no limit for a message and no time limit for a client: to read takes memory and time as the client
-pleases, and a blocked read cannot be interrupted. What ends it is the end of its connection. So a thread
-looks at all connections with open calls, asks the system how many bytes each has received, and shuts down
-sockets. The client sees a closed connection, which is an "unavailable" for Flight; so do its other calls on
-it.
+pleases, and a blocked read cannot be interrupted; an action is received as a whole before its token is looked
+at. What ends it is the end of its connection. So a thread looks at all connections, asks the system how many
+bytes each has received, subtracts what finished batches and calls account for, and shuts down sockets where
+too much is left. The client sees a closed connection, which is an "unavailable" for Flight; so do its other
+calls on it.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import struct
 import sys
@@ -22,19 +24,22 @@ from typing import Any
 # Seconds between looks. A message of 800 MB from the same machine took a worker from 226 to 533 MB, with a
 # limit of 256 MB (benchmarks/serve.py).
 _LOOK = 0.05
+_SHARE = 9  # times as long as a look took, until the next one: at most a tenth of a core
+_STRANGER = 1 << 20  # bytes from a connection that never made a call with a token: 3,000 refused calls
+_MOST = 1000  # connections, beyond which the one that was idle for longest makes room
 _BYTES_RECEIVED = 128  # place of tcpi_bytes_received in struct tcp_info, since Linux 4.1
 _FOLDER = "/proc/self/fd"
 
 
-def sockets() -> dict[str, int]:
-    """Return the file descriptor of each TCP connection of this process, by the port and host of its peer."""
+def sockets(port: int) -> dict[str, int]:
+    """Return the file descriptor of each connection to our port, by the port and host of its peer."""
     found: dict[str, int] = {}
     for entry in os.listdir(_FOLDER):
         try:
             if not os.readlink(f"{_FOLDER}/{entry}").startswith("socket:"):
                 continue
             with _duplicate(int(entry)) as one:
-                if one.family in (socket.AF_INET, socket.AF_INET6):
+                if one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockname()[1] == port:
                     found[_key(one.getpeername())] = int(entry)
         except OSError:  # closed meanwhile, or not connected
             continue
@@ -81,81 +86,103 @@ def shut(number: int, key: str) -> bool:
         return False
 
 
+class _Seen:
+    """A connection, as it was at the last look."""
+
+    def __init__(self, now: float) -> None:
+        self.explained = self.received = 0  # bytes
+        self.changed = now
+        self.known = False  # whether a call with a token came over it
+
+
 class Watch(threading.Thread):
-    """Closes connections whose calls wait for the client for too long, or receive too much at once.
+    """Closes connections whose calls wait for the client for too long, or receive too much.
 
     Parameters
     ----------
+    port : int
+        Of the server.
     waiting : callable
-        Returns, for each open call, its peer, the time since when it waits for the client (None if it does
-        not) and the number of batches that it has received.
+        Returns, for each open call, its peer and the time since when it waits for the client (None if it does
+        not).
+    credits : callable
+        Returns, and forgets, the bytes that finished batches and calls account for, by peer. Who is not among
+        them and has no open call never had a token.
     idle_seconds : float
     most_bytes : int
-        That a call may receive before a batch is complete.
+        That a connection may receive beyond these.
     closed : callable
-        Called with "stalled" or "too large" for each connection that is closed.
+        Called with "stalled", "too large" or "too many" for each connection that is closed.
     """
 
     def __init__(
         self,
-        waiting: Callable[[], list[tuple[str, float | None, int]]],
+        port: int,
+        waiting: Callable[[], list[tuple[str, float | None]]],
+        credits: Callable[[], dict[str, int]],
         idle_seconds: float,
         most_bytes: int,
         closed: Callable[[str], None],
     ) -> None:
         super().__init__(name="dpmd_fast watch", daemon=True)
-        self._waiting, self._idle, self._most, self._closed = waiting, idle_seconds, most_bytes, closed
-        self._known: dict[str, int] = {}  # descriptors by keys
-        self._marks: dict[str, tuple[int, int]] = {}  # bytes when so many batches had come
+        self._port, self._waiting, self._credits = port, waiting, credits
+        self._idle, self._most, self._closed = idle_seconds, most_bytes, closed
+        self._seen: dict[str, _Seen] = {}
         self._ended = threading.Event()
 
     def run(self) -> None:
         if not sys.platform.startswith("linux"):
             return
-        while not self._ended.wait(_LOOK):
+        took = 0.0
+        while not self._ended.wait(max(_LOOK, _SHARE * took)):
+            start = time.monotonic()
             try:
                 self.look()
             except Exception:  # of a system that cannot tell: the limits of the process remain
                 continue
+            finally:
+                took = time.monotonic() - start
 
     def stop(self) -> None:
         self._ended.set()
 
     def look(self) -> None:
         """Look at all connections once."""
-        calls: Counter[str] = Counter()
-        batches: Counter[str] = Counter()
-        since: dict[str, float] = {}
         now = time.monotonic()
-        for peer, waits, count in self._waiting():
+        since: dict[str, float] = {}  # of connections with open calls
+        for peer, waits in self._waiting():
             key = key_of(peer)
-            calls[key] += 1
-            batches[key] += count
-            if waits is not None:
-                since[key] = min(waits, since.get(key, now))
-        self._marks = {key: mark for key, mark in self._marks.items() if key in calls}
-        if not calls:
-            self._known = {}
-            return
-        if any(key not in self._known for key in calls):
-            self._known = sockets()
-        for key, number in calls.items():
-            descriptor = self._known.get(key)
-            bytes_now = None if descriptor is None else received(descriptor, key)
-            if descriptor is None or bytes_now is None:
-                self._known.pop(key, None)
+            since[key] = min(now if waits is None else waits, since.get(key, now))
+        credits: Counter[str] = Counter()
+        for peer, size in self._credits().items():
+            credits[key_of(peer)] += size
+        there = sockets(self._port)
+        self._seen = {key: self._seen.get(key) or _Seen(now) for key in there}
+        for key, descriptor in there.items():
+            seen, total = self._seen[key], received(descriptor, key)
+            if total is None:
                 continue
-            mark, had = self._marks.get(key, (bytes_now, -1))
-            if had != batches[key] + number:
-                self._marks[key] = bytes_now, batches[key] + number
-            elif bytes_now - mark > self._most * number:
+            if total != seen.received:
+                seen.received, seen.changed = total, now
+            seen.known = seen.known or key in since or key in credits
+            # never more than has come: what was small on the way must not pay for what comes later
+            seen.explained = min(total, seen.explained + credits[key])
+            if total - seen.explained > (self._most if seen.known else _STRANGER):
                 self._shut(descriptor, key, "too large")
-                continue
-            if now - since.get(key, now) > self._idle:
+            elif now - since.get(key, now) > self._idle:
                 self._shut(descriptor, key, "stalled")
+        self._make_room(there, set(since))
+
+    def _make_room(self, there: dict[str, int], busy: set[str]) -> None:
+        """Close the connections that were idle for longest, if there are too many."""
+        most = min(_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        if len(there) <= most:
+            return
+        idle = [key for key in there if key in self._seen and key not in busy]
+        for key in sorted(idle, key=lambda one: self._seen[one].changed)[: len(there) - most]:
+            self._shut(there[key], key, "too many")
 
     def _shut(self, descriptor: int, key: str, why: str) -> None:
-        self._known.pop(key, None)
-        self._marks.pop(key, None)
+        self._seen.pop(key, None)
         if shut(descriptor, key):
             self._closed(why)

@@ -102,7 +102,7 @@ class Forwarder(threading.Thread):
         self._pairs: dict[socket.socket, _Pair] = {}  # under both sockets
         self._waiting: deque[tuple[float, socket.socket]] = deque()
         self._closing = self._ended = False
-        self._most = _room()
+        self._most = room()
         self._buffer = memoryview(bytearray(_BUFFER))
 
     def add(self, slot: int, port: int) -> None:
@@ -254,7 +254,7 @@ class Forwarder(threading.Thread):
         one.close()
 
 
-def _room() -> int:
+def room() -> int:
     """Return how many connections there can be, each with two open files; raise the limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * _MOST + 100

@@ -33,7 +33,7 @@ from dpmd_fast.serve.answers import (
     answer_to,
     hide_tracebacks,
 )
-from dpmd_fast.serve.calls import Call, Calls, Limits
+from dpmd_fast.serve.calls import Call, Calls, Limits, sent_bytes_of
 from dpmd_fast.serve.connections import Watch
 from dpmd_fast.serve.log import log
 from dpmd_fast.serve.metrics import Metrics, prometheus
@@ -141,16 +141,18 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
         self._refused_at = -1.0
         self._registry, self._reload, self._log_calls = registry, reload, log_calls
         self._metrics = metrics or (lambda: prometheus(self.snapshot(), 1))
-        self._watch = Watch(
-            self.calls.waiting,
-            self.calls.limits.idle_seconds,
-            self.calls.limits.message_bytes,
-            lambda why: log("connection closed", why=why),
-        )
         super().__init__(
             location,
             tls_certificates=None if tls is None else [tls],
             middleware={"gate": _Gate(tokens or Tokens(None), self._refused)},
+        )
+        self._watch = Watch(
+            self.port,
+            self.calls.waiting,
+            self.calls.credits,
+            self.calls.limits.idle_seconds,
+            self.calls.limits.message_bytes,
+            lambda why: log("connection closed", why=why),
         )
         self._watch.start()
 
@@ -194,6 +196,8 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
         if chunk is not None and chunk.data is None:
             settings |= _from_message(chunk.app_metadata)
             chunk = call.receive(reader)
+            if chunk is not None and chunk.data is None:
+                raise UserValueError("settings: must come in one message")
         cleaner = cleaner_of(served.model, settings.get("noise"), settings.get("on_missing"))
         schema = _schema_of(reader) if chunk is None else chunk.data.schema
         rewriter = CleaningRewriter(
@@ -208,7 +212,7 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
             batch = chunk.data
             if batch is None:
                 raise UserValueError("settings: must come before the first batch")
-            call.batches += 1
+            self.calls.credit(call.peer, sent_bytes_of(batch))
             with self.calls.holding(batch):
                 with self.calls.turn(batch.num_rows):
                     clean = rewriter.rewrite(batch, call.rows, None)[0]
@@ -249,11 +253,11 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
     # What is served
 
     def list_flights(self, context: Any, criteria: Any) -> Any:
-        with self._explained("list"):
+        with self._explained("list", context):
             return iter([self._info(served) for served in self._registry.all()])
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        with self._explained("info"):
+        with self._explained("info", context):
             return self._info(self._find(descriptor))
 
     def _info(self, served: Served) -> Any:
@@ -262,10 +266,11 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
         )
 
     def list_actions(self, context: Any) -> Any:
+        self.calls.credit(context.peer())
         return list(ACTIONS.items())
 
     def do_action(self, context: Any, action: Any) -> Any:
-        with self._explained("action"), self.calls.acting():
+        with self._explained("action", context), self.calls.acting():
             if action.type == "health":
                 facts = {
                     "status": "ok",
@@ -283,8 +288,9 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
             return iter([flight.Result(text.encode())])
 
     @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explained(self, what: str, context: Any) -> Iterator[None]:
         """Turn any exception into one that clients may see."""
+        self.calls.credit(context.peer())
         answer = None
         try:
             yield

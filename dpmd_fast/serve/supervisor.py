@@ -131,9 +131,10 @@ class Supervisor:
 
     def _begin(self) -> bool:
         """Start all workers, the first one alone: it compiles what is not in the cache. False if stopped."""
-        for token in self._tokens or []:
-            if len(token) < SHORT:
-                log("warning", text=f"a token has fewer than {SHORT} characters and can be guessed")
+        for line, token in enumerate(self._tokens or [], 1):
+            if 0 < len(token) < SHORT:
+                told = f"the token in line {line} has fewer than {SHORT} characters and can be guessed"
+                log("warning", text=told)
         for slot in range(self._options.workers):
             self._start(slot, strict=slot == 0)
             if slot == 0 and not self._wait_for([0]):

@@ -39,7 +39,10 @@ def read_private(path: str, what: str, others: int = stat.S_IRWXG | stat.S_IRWXO
 
 
 def read_tokens(path: str) -> list[str]:
-    """Return the tokens of a file: one in a line; empty lines and those that begin with # do not count."""
+    """Return the token of each line of a file, "" for lines that are empty or begin with #.
+
+    So the place of a token is the number of its line, which logs name.
+    """
     data = read_private(path, "a file of tokens")
     try:
         lines = data.decode("ascii").splitlines()
@@ -49,6 +52,7 @@ def read_tokens(path: str) -> list[str]:
     for number, line in enumerate(lines, 1):
         token = line.strip()
         if not token or token.startswith("#"):
+            tokens.append("")
             continue
         if not token.isprintable() or " " in token or len(token) > _MOST_CHARACTERS:
             raise UserValueError(
@@ -56,7 +60,7 @@ def read_tokens(path: str) -> list[str]:
                 "without spaces"
             )
         tokens.append(token)
-    if not tokens:
+    if not any(tokens):
         raise UserValueError(f"{path} has no tokens: must have one in a line")
     return tokens
 
@@ -65,12 +69,19 @@ class Tokens:
     """The tokens that are accepted, as digests; None of them if everybody may call."""
 
     def __init__(self, tokens: Sequence[str] | None) -> None:
-        self._digests: tuple[bytes, ...] | None = None
+        self._digests: tuple[tuple[int, bytes], ...] | None = None
         self.replace(tokens)
 
     def replace(self, tokens: Sequence[str] | None) -> None:
-        """Accept these tokens from now on; in one step, so that calls see the old or the new ones."""
-        self._digests = None if tokens is None else tuple(_digest(token) for token in tokens)
+        """Accept these tokens from now on; in one step, so that calls see the old or the new ones.
+
+        Empty ones are lines without a token: nobody has them.
+        """
+        self._digests = (
+            None
+            if tokens is None
+            else tuple((line, _digest(token)) for line, token in enumerate(tokens, 1) if token)
+        )
 
     def owner_of(self, header: str | None) -> int | None:
         """Return the number of the token in the value of a header, 0 if none is needed, None if refused.
@@ -83,7 +94,7 @@ class Tokens:
         kind, _, token = (header or "").partition(" ")
         given = _digest(token.strip())
         found = None
-        for number, digest in enumerate(digests, 1):
+        for number, digest in digests:
             if hmac.compare_digest(digest, given):
                 found = number
         return found if kind.lower() == "bearer" else None

@@ -97,6 +97,7 @@ class Worker:
 
         from dpmd_fast.errors import UserOSError
         from dpmd_fast.serve.calls import Limits
+        from dpmd_fast.serve.forward import room
         from dpmd_fast.serve.server import ModelServer
 
         limits = Limits(**request["limits"])
@@ -107,6 +108,7 @@ class Worker:
             return found  # the supervisor gives up
         with suppress(ValueError, OSError):  # a lower limit is set already
             resource.setrlimit(resource.RLIMIT_DATA, (limits.memory, limits.memory))
+        room()
         tls = request["tls"]
         try:
             self._server = ModelServer(

@@ -170,12 +170,12 @@ def check_health(family, what):
     assert json.loads(answer.body.to_pybytes())["status"] == "ok"
 
 
-def exchange(path, table, headers, message):
+def exchange(path, table, headers, message, times=1):
     writer, reader = client().do_exchange(flight.FlightDescriptor.for_path(path), options(headers))
     try:
         with suppress(flight.FlightError, pa.ArrowException, OSError):  # the reader says why
             writer.begin(table.schema)
-            if message is not None:
+            for _ in range(times if message is not None else 0):
                 writer.write_metadata(message)
             for batch in table.to_batches():
                 writer.write_batch(batch)
@@ -195,16 +195,17 @@ def exchange(path, table, headers, message):
     path=st.sampled_from([*PATHS[:3] * 4, *PATHS]),
     given=headers(),
     message=st.one_of(st.none(), st.none(), st.sampled_from(MESSAGES)),
+    times=st.sampled_from([1, 1, 1, 0, 2, 3]),
 )
-def test_exchanges(column, place, rows, path, given, message):
+def test_exchanges(column, place, rows, path, given, message, times):
     points = np.random.default_rng(rows).uniform(-1.0, 1.0, size=(rows, 3))
     good = pa.table({NAMES[k]: points[:, k] for k in range(3)})
     try:
         table = COLUMNS[column](good, place)
     except (pa.ArrowException, ValueError, IndexError):  # there is no such table
         table = good
-    what = f"{path[:50]!r}: {column}, {place}, {rows} rows, {given}, {message and message[:100]}"
-    result, text = judged("serving, exchanges", what, lambda: exchange(path, table, given, message))
+    what = f"{path[:50]!r}: {column}, {place}, {rows} rows, {given}, {message and message[:100]}, {times} times"
+    result, text = judged("serving, exchanges", what, lambda: exchange(path, table, given, message, times))
     if path not in MODELS or set(given) - {"noise", "on-missing"} or message is not None or rows > 1000:
         return
     try:

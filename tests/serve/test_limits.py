@@ -1,6 +1,8 @@
 """Limits of a server in this process: sizes, numbers of calls, clients that stall or send garbage."""
 
+import contextlib
 import socket
+import sys
 import threading
 import time
 
@@ -8,11 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import flight
-from serve.served import close_calls, exchange, make_table, open_calls, options, until
+from serve.served import TOKEN, close_calls, exchange, make_table, open_calls, options, running, until
 
 from dpmd_fast.serve import connect
+from dpmd_fast.serve.calls import Limits, sent_bytes_of
+from dpmd_fast.serve.registry import Registry
+from dpmd_fast.serve.server import ModelServer
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+NESTED = pa.struct([("y", pa.list_(pa.int8())), ("z", pa.string())])
 NOISE = np.random.default_rng(5).bytes(5000)
 
 
@@ -135,3 +141,115 @@ def test_patience_begins_when_there_is_no_worker():
         lefts.clear()
         with pytest.raises(OSError, match="no answer"):
             client._repeated(call, 0.0)
+
+
+def memory_of(process):
+    with open(f"/proc/{process}/status") as file:
+        return next(int(line.split()[1]) >> 10 for line in file if line.startswith("VmHWM"))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
+def test_a_large_action_without_a_token_is_cut_off(folder, models, tmp_path):
+    """gRPC receives it as a whole before its token is looked at."""
+    (tmp_path / "tokens").write_text(TOKEN)
+    (tmp_path / "tokens").chmod(0o600)
+    with running(tmp_path, folder, "--tokens", str(tmp_path / "tokens")) as server:
+        (worker,) = server.workers().values()
+        before = memory_of(worker)
+        body = b"x" * (1 << 30)
+        with flight.connect(f"grpc://127.0.0.1:{server.port}") as nobody, pytest.raises(flight.FlightError):
+            list(nobody.do_action(flight.Action("health", body), flight.FlightCallOptions(timeout=60.0)))
+        assert server.events("connection closed")[0]["why"] == "too large"
+        assert memory_of(worker) - before < 700  # MB: of 1,024, what came within a look
+        with server.connect("knot", token=TOKEN) as client:
+            assert client.transform(make_table(200_000)).num_rows == 200_000
+        assert server.workers() == {0: worker}
+        assert len(server.events("connection closed")) == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
+def test_a_long_call_is_not_taken_for_a_large_message(folder, models):
+    registry = Registry()
+    registry.reload(str(folder))
+    made = ModelServer("grpc://127.0.0.1:0", registry, limits=Limits(batch_bytes=4 << 20), log_calls=False)
+    try:
+        batches = pa.table({name: np.zeros(50_000) for name in "abcd"}).to_batches() * 60  # 96 MB, for 16 MB
+        whole = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
+        with connect(f"grpc://127.0.0.1:{made.port}/knot", timeout=100.0) as client:
+            assert client.transform(whole).num_rows == 3_000_000
+    finally:
+        made.stop()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 1000])
+def test_a_batch_accounts_for_all_that_it_had_on_its_way(rows):
+    """Otherwise what is left would add up, and end the connection of a client that sends many."""
+    wide = pa.table({f"column {number}": pa.array(["ab", None, "c"] * rows) for number in range(200)})
+    nested = pa.table({"x": pa.array([[{"y": [1, 2], "z": None}]] * rows, pa.list_(NESTED))})
+    for table in (make_table(rows, nulls=True), wide, nested):
+        batch = pa.RecordBatch.from_arrays(
+            [column.combine_chunks() for column in table.columns], schema=table.schema
+        )
+        sent = batch.serialize()
+        got = pa.ipc.read_record_batch(sent, batch.schema)
+        assert sent.size + 200 <= sent_bytes_of(got)  # and Flight's own fields
+    large = pa.record_batch({"x": np.zeros(100_000)})
+    assert sent_bytes_of(large) < 1.02 * large.serialize().size  # and hides nothing else
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
+def test_small_batches_of_one_call_do_not_hide_a_large_message_of_another(folder, models, capfd):
+    registry = Registry()
+    registry.reload(str(folder))
+    made = ModelServer("grpc://127.0.0.1:0", registry, limits=Limits(batch_bytes=1 << 20), log_calls=False)
+    ended = threading.Event()
+    batch = make_table(1).to_batches()[0]
+    try:
+        with flight.connect(f"grpc://127.0.0.1:{made.port}") as other:
+            writer, reader = other.do_exchange(flight.FlightDescriptor.for_path("knot"), options())
+            writer.begin(batch.schema)
+
+            def busy():
+                with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError, StopIteration):
+                    while not ended.is_set():
+                        writer.write_batch(batch)
+                        reader.read_chunk()
+
+            thread = threading.Thread(target=busy)
+            thread.start()
+            large = pa.table({**{name: [0.0] for name in "abc"}, "text": ["x" * (300 << 20)]})
+            with pytest.raises(flight.FlightUnavailableError):
+                exchange(other, "knot", large)
+            ended.set()
+            thread.join(20.0)
+            close_calls([(writer, reader)])
+        assert '"why": "too large"' in capfd.readouterr().err
+    finally:
+        ended.set()
+        made.stop()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
+def test_too_many_connections_make_room(server, client, monkeypatch):
+    monkeypatch.setattr("dpmd_fast.serve.connections._MOST", 5)
+    opened = [socket.create_connection(("127.0.0.1", server.port), 5.0) for _ in range(12)]
+    try:
+
+        def closed():
+            count = 0
+            for one in opened:
+                one.settimeout(0.05)
+                with contextlib.suppress(TimeoutError):
+                    try:
+                        while one.recv(4096):
+                            pass
+                        count += 1
+                    except ConnectionError:
+                        count += 1
+            return count
+
+        until(lambda: closed() >= 7, 20.0)
+        assert client.health()["status"] == "ok"
+    finally:
+        for one in opened:
+            one.close()

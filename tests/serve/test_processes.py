@@ -95,6 +95,7 @@ def test_a_server_from_its_start_to_its_end(models, tmp_path, tokens):
     told = server.log_file.read_text()
     assert TOKEN not in told
     assert "row 1" not in told
+    assert {call["token"] for call in server.events("call")} == {2}  # the first line is a comment
     assert {call["outcome"] for call in server.events("call")} <= {"ok", "unavailable"}
     for number in ends:
         loaded = (tmp_path / f"{number}.txt").read_text().split()
@@ -297,7 +298,7 @@ def test_bad_options_are_refused(models, tmp_path, tokens, capsys):
     assert "--workers = 0: must be from 1" in refused(capsys, *serve, "--workers", "0")
     assert "--max-in-flight = 0: must be" in refused(capsys, *serve, "--max-in-flight", "0")
     assert "--max-batch-rows = -1: must be" in refused(capsys, *serve, "--max-batch-rows", "-1")
-    assert "--max-memory = 10: must be" in refused(capsys, *serve, "--max-memory", "10")
+    assert "--max-memory = 2047: must be from 2,048" in refused(capsys, *serve, "--max-memory", "2047")
     assert "--idle-seconds = nan: must be" in refused(capsys, *serve, "--idle-seconds", "nan")
     assert "--port = 99999: must be" in refused(capsys, "--models", models, "--port", "99999")
 

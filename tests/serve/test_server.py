@@ -16,6 +16,7 @@ from serve.served import TOKEN, close_calls, exchange, make_table, options, told
 from dpmd_fast.cli import main
 from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.serve import connect
+from dpmd_fast.serve.tokens import Tokens, read_tokens
 
 # Results
 
@@ -161,6 +162,22 @@ def test_settings_after_a_batch_are_refused(raw):
     close_calls([(writer, reader)])
 
 
+@pytest.mark.parametrize("batches", [0, 1])
+def test_two_messages_of_settings_are_refused(raw, batches):
+    table = make_table(5)
+    writer, reader = raw.do_exchange(flight.FlightDescriptor.for_path("cloud"), options(noise="1"))
+    writer.begin(table.schema)
+    writer.write_metadata(b"{}")
+    writer.write_metadata(b"{}")
+    for batch in table.to_batches()[:batches]:
+        writer.write_batch(batch)
+    writer.done_writing()
+    with pytest.raises(flight.FlightError) as problem:
+        reader.read_all()
+    assert told(problem) == {"kind": "invalid", "text": "settings: must come in one message"}
+    close_calls([(writer, reader)])
+
+
 def test_a_noise_that_no_header_can_hold(client):
     with pytest.raises(ValueError, match=r"noise.*(5000|5,000)"):
         client.transform(make_table(5), np.ones(5000), model="cloud")
@@ -295,6 +312,17 @@ def test_every_token_is_accepted(server):
             assert client.health()["status"] == "ok"
     with connect(f"grpc://127.0.0.1:{server.port}") as client, pytest.raises(PermissionError, match="token"):
         client.health()
+
+
+def test_a_token_is_known_by_its_line(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text("# of the tests\n\nfirst\n#\nsecond\n")
+    path.chmod(0o600)
+    tokens = Tokens(read_tokens(str(path)))
+    assert tokens.owner_of("Bearer first") == 3
+    assert tokens.owner_of("Bearer second") == 5
+    for header in ("Bearer ", "Bearer", "Bearer #", "", None):  # lines without a token are nobody's
+        assert tokens.owner_of(header) is None
 
 
 # What is served

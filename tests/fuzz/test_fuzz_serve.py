@@ -204,7 +204,9 @@ def test_exchanges(column, place, rows, path, given, message, times):
         table = COLUMNS[column](good, place)
     except (pa.ArrowException, ValueError, IndexError):  # there is no such table
         table = good
-    what = f"{path[:50]!r}: {column}, {place}, {rows} rows, {given}, {message and message[:100]}, {times} times"
+    what = (
+        f"{path[:50]!r}: {column}, {place}, {rows} rows, {given}, {message and message[:100]}, {times} times"
+    )
     result, text = judged("serving, exchanges", what, lambda: exchange(path, table, given, message, times))
     if path not in MODELS or set(given) - {"noise", "on-missing"} or message is not None or rows > 1000:
         return

@@ -29,6 +29,7 @@ from dpmd_fast.errors import (
     UserValueError,
 )
 from dpmd_fast.serve.pieces import batches_of
+from dpmd_fast.serve.sending import Sent, TableError, next_of, of_table, send_all
 
 _SCHEMES = {"grpc": "grpc", "grpc+tcp": "grpc", "grpc+tls": "grpc+tls", "grpcs": "grpc+tls"}
 _PORT = 8815
@@ -193,10 +194,10 @@ class Client:
         headers, message = _carried(settings)
         options = self._options(left, headers)
         writer, reader = self._flight.do_exchange(flight.FlightDescriptor.for_path(name.encode()), options)
-        sender, sent = None, _Sent()
+        sender, sent = None, Sent()
         try:
-            first = _next_of(batches)
-            second = _next_of(batches)
+            first = next_of(batches)
+            second = next_of(batches)
 
             def send(batch: Any) -> None:
                 sent.rows += batch.num_rows
@@ -209,13 +210,13 @@ class Client:
                 if first is not None:
                     send(first)
             except (pa.ArrowException, flight.FlightError) as problem:  # the reader says what went wrong
-                sent.problem, second = _of_table(problem), None
+                sent.problem, second = of_table(problem), None
             if second is None:
                 with suppress(pa.ArrowException, flight.FlightError):
                     writer.done_writing()
             else:  # in a thread: whoever sends and does not read blocks the server
                 sender = threading.Thread(
-                    target=_send_all, args=(send, second, batches, writer, sent), daemon=True
+                    target=send_all, args=(send, second, batches, writer, sent), daemon=True
                 )
                 sender.start()
             clean = reader.read_all()
@@ -274,7 +275,7 @@ class Client:
             left = start + self.timeout - time.monotonic()
             try:
                 return call(max(left, 0.001))
-            except _TableError as problem:
+            except TableError as problem:
                 raise problem.problem from None
             except flight.FlightUnavailableError as problem:
                 now = time.monotonic()
@@ -286,59 +287,6 @@ class Client:
             self.repeated += 1
             time.sleep(wait * random.uniform(0.5, 1.5))  # not all clients at once
             wait = min(2.0 * wait, _LONGEST_WAIT)
-
-
-class _Sent:
-    """What a sending thread has done."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.problem: Exception | None = None
-
-
-def _send_all(
-    send: Callable[[Any], None], second: Any, rest: Iterator[Any], writer: Any, sent: _Sent
-) -> None:
-    import pyarrow as pa
-    from pyarrow import flight
-
-    batch = second
-    try:
-        while batch is not None:
-            try:
-                send(batch)
-            except (pa.ArrowException, flight.FlightError) as problem:  # the reader says what went wrong
-                sent.problem = _of_table(problem)
-                return
-            batch = _next_of(rest)
-    except Exception as problem:  # a table that ends too early must not pass for a whole one
-        sent.problem = problem
-    finally:
-        with suppress(Exception):
-            writer.done_writing()
-
-
-class _TableError(Exception):
-    """An error of the caller's table and not of the server: it goes to the caller as it is."""
-
-    def __init__(self, problem: Exception) -> None:
-        super().__init__()
-        self.problem = problem
-
-
-def _next_of(batches: Iterator[Any]) -> Any:
-    """Return the next batch, None after the last."""
-    try:
-        return next(batches, None)
-    except Exception as problem:
-        raise _TableError(problem) from None
-
-
-def _of_table(problem: Exception) -> _TableError | None:
-    """Return a failed write as an error of the table; None if it is one of the connection."""
-    from pyarrow import flight
-
-    return None if isinstance(problem, (flight.FlightError, OSError)) else _TableError(problem)
 
 
 def _parsed(uri: str) -> tuple[str, str | None]:

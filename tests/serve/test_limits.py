@@ -12,7 +12,7 @@ import pytest
 from pyarrow import flight
 from serve.served import TOKEN, close_calls, exchange, make_table, open_calls, options, running, until
 
-from dpmd_fast.serve import connect
+from dpmd_fast.serve import connect, connections
 from dpmd_fast.serve.calls import Limits, sent_bytes_of
 from dpmd_fast.serve.registry import Registry
 from dpmd_fast.serve.server import ModelServer
@@ -159,6 +159,7 @@ def test_a_large_action_without_a_token_is_cut_off(folder, models, tmp_path):
         body = b"x" * (1 << 30)
         with flight.connect(f"grpc://127.0.0.1:{server.port}") as nobody, pytest.raises(flight.FlightError):
             list(nobody.do_action(flight.Action("health", body), flight.FlightCallOptions(timeout=60.0)))
+        until(lambda: server.events("connection closed"), 5.0)
         assert server.events("connection closed")[0]["why"] == "too large"
         assert memory_of(worker) - before < 700  # MB: of 1,024, what came within a look
         with server.connect("knot", token=TOKEN) as client:
@@ -197,36 +198,27 @@ def test_a_batch_accounts_for_all_that_it_had_on_its_way(rows):
     assert sent_bytes_of(large) < 1.02 * large.serialize().size  # and hides nothing else
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
-def test_small_batches_of_one_call_do_not_hide_a_large_message_of_another(folder, models, capfd):
-    registry = Registry()
-    registry.reload(str(folder))
-    made = ModelServer("grpc://127.0.0.1:0", registry, limits=Limits(batch_bytes=1 << 20), log_calls=False)
-    ended = threading.Event()
-    batch = make_table(1).to_batches()[0]
-    try:
-        with flight.connect(f"grpc://127.0.0.1:{made.port}") as other:
-            writer, reader = other.do_exchange(flight.FlightDescriptor.for_path("knot"), options())
-            writer.begin(batch.schema)
-
-            def busy():
-                with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError, StopIteration):
-                    while not ended.is_set():
-                        writer.write_batch(batch)
-                        reader.read_chunk()
-
-            thread = threading.Thread(target=busy)
-            thread.start()
-            large = pa.table({**{name: [0.0] for name in "abc"}, "text": ["x" * (300 << 20)]})
-            with pytest.raises(flight.FlightUnavailableError):
-                exchange(other, "knot", large)
-            ended.set()
-            thread.join(20.0)
-            close_calls([(writer, reader)])
-        assert '"why": "too large"' in capfd.readouterr().err
-    finally:
-        ended.set()
-        made.stop()
+@pytest.mark.parametrize(("calls", "looks"), [(1, 101), (5, 101), (0, 2)])
+def test_small_batches_do_not_hide_a_large_message(monkeypatch, calls, looks):
+    """At every look 1 MB more has come, and finished batches account for 1,000 bytes of it."""
+    total, closed = [0], []
+    monkeypatch.setattr(connections, "sockets", lambda port: {"5000 127.0.0.1": 7})
+    monkeypatch.setattr(connections, "received", lambda descriptor, key: total[0])
+    monkeypatch.setattr(connections, "shut", lambda descriptor, key: True)
+    peer = "ipv4:127.0.0.1:5000"
+    watch = connections.Watch(
+        1,
+        lambda: [(peer, None)] * calls,
+        lambda: {peer: 1000} if calls else {},
+        60.0,
+        100 << 20,
+        closed.append,
+    )
+    while not closed and total[0] < 1 << 30:
+        total[0] += 1 << 20
+        watch.look()
+    assert closed == ["too large"]
+    assert total[0] >> 20 == looks
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")

@@ -81,8 +81,9 @@ def test_a_server_from_its_start_to_its_end(models, tmp_path, tokens):
         for _ in range(4):
             with server.connect("knot", token=TOKEN) as client:  # the new worker has the old model, too
                 assert client.transform(table).equals(expected)
+        # a worker that has not answered within 2 s, on a busy machine, is not counted yet
+        until(lambda: "dpmd_fast_workers 2" in clients[0].metrics())
         text = clients[0].metrics()
-        assert "dpmd_fast_workers 2" in text
         rows = [line for line in text.splitlines() if line.startswith("dpmd_fast_rows_total")]
         assert 500 * 8 <= float(rows[0].rpartition(" ")[2]) <= 500 * 12
         with server.connect("knot") as nobody, pytest.raises(PermissionError, match="token"):

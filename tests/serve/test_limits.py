@@ -149,6 +149,7 @@ def memory_of(process):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
+@pytest.mark.slow  # 1 GB, and it depends on how fast the watch gets a core
 def test_a_large_action_without_a_token_is_cut_off(folder, models, tmp_path):
     """gRPC receives it as a whole before its token is looked at."""
     (tmp_path / "tokens").write_text(TOKEN)

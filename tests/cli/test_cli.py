@@ -605,7 +605,7 @@ def test_an_interrupted_run_leaves_no_file(here, number, code):
             *["transform", "--atlas", "atlas.dpmd", "many.npy", "-o", "out.npy"],
         ],
         env=CACHED,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in jobs of a shell
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # ignored in jobs of a shell, or by nohup
         stderr=subprocess.PIPE,
         text=True,
     )

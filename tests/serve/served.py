@@ -68,6 +68,7 @@ class Running:
                 stdout=subprocess.DEVNULL,
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": path, **(env or {})},
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup has it ignored
             )
 
     def wait(self, seconds=120.0):

@@ -5,7 +5,7 @@
 Each route runs in processes of its own with a new NUMBA_CACHE_DIR, once cold and once more from the cache.
 Processor seconds are user and system time of the process and of those that compile for it: on a machine that
 others use too they are the honest number. Those of the kernels are told by the processes that compile for
-`warmup`. Under four minutes on two idle cores.
+`warmup`.
 """
 
 from __future__ import annotations

@@ -86,6 +86,36 @@ def _visiting_order(X, center, across, scale, leaf_low, leaf_high, order):
         ends[leaf] += 1
 
 
+@device(inline=True)
+def _squared(point):
+    """Return the sum of squares, in their order."""
+    size = 0.0
+    for k in range(len(point)):
+        size += point[k] * point[k]
+    return size
+
+
+@device(inline=True)
+def _step(x, moving, sums, totals, strength, here, D):
+    """Move the points of a block that a chart reaches; the others stop."""
+    for q in range(here):
+        moving[q] = moving[q] and totals[q] > 0.0
+        if moving[q]:
+            for k in range(D):
+                x[q, k] += strength * sums[q, k] / totals[q]
+
+
+@device(inline=True)
+def _store(x, moving, order, begin, here, X, reached):
+    """Put the points of a block that moved to their places, and say of each whether it did."""
+    for q in range(here):
+        row = order[begin + q]
+        reached[row] = moving[q]
+        if moving[q]:
+            for k in range(X.shape[1]):
+                X[row, k] = x[q, k]
+
+
 @kernel
 def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reached):
     """Move the rows of X in place.
@@ -116,23 +146,18 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
         _visiting_order(X, center, across, scale, leaf_low, leaf_high, order)
     for begin in range(0, m, most):
         here = min(most, m - begin)
+        moving[:here] = True
         for q in range(here):
-            row = order[begin + q]
-            moving[q] = True
             for k in range(D):
-                x[q, k] = X[row, k]
+                x[q, k] = X[order[begin + q], k]
         for _ in range(passes):
             for q in range(here):
-                point = points[q]
-                lengths[q] = _sketch(x[q], D, center, across, scale, left, point)
-                size = 0.0
-                for k in range(sides):
-                    size += point[k] * point[k]
+                lengths[q] = _sketch(x[q], D, center, across, scale, left, points[q])
+                size = _squared(points[q])
                 norms[q] = size if moving[q] else np.nan  # near no leaf
-                leaf_gaps(leaf_low, leaf_high, 0, n_leaves, point, point, gaps[q])
-                totals[q] = 0.0
-                for k in range(width):
-                    sums[q, k] = 0.0
+                leaf_gaps(leaf_low, leaf_high, 0, n_leaves, points[q], points[q], gaps[q])
+            totals[:] = 0.0
+            sums[:] = 0.0
             for leaf in range(n_leaves):
                 first, listed = leaf * LEAF, np.uint64(0)
                 close = 0
@@ -185,17 +210,8 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
                         totals,
                     )
                     counts[chart] = 0
-            for q in range(here):
-                moving[q] = moving[q] and totals[q] > 0.0
-                if moving[q]:
-                    for k in range(D):
-                        x[q, k] += strength * sums[q, k] / totals[q]
-        for q in range(here):
-            row = order[begin + q]
-            reached[row] = moving[q]
-            if moving[q]:
-                for k in range(D):
-                    X[row, k] = x[q, k]
+            _step(x, moving, sums, totals, strength, here, D)
+        _store(x, moving, order, begin, here, X, reached)
 
 
 @kernel(keeps_lock=True)

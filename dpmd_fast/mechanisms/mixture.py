@@ -154,10 +154,7 @@ def release_mixture(
         check_paid(preprocess, terms)
         source = preprocessed_source(preprocess, original, keep_missing=True)
     n = public_count(source, adjacency, n_public)
-    if not source.rereadable:
-        raise UserValueError(
-            "reference is a stream that can be read only once: a mixture reads it several times"
-        )
+    _check_rereadable(source)
     deviations = _checked_noise(noise, source, preprocess)
     kernels = ("mixture",) if on_missing != "fill" and deviations is None else ("mixture", "posterior")
     ensure(*kernels)  # the prediction runs some of them
@@ -202,8 +199,8 @@ def release_mixture(
         )
         verdict = None
         if deviations is not None and errors is not None:
-            records = Records(n, recipe, made.found)
-            verdict = mixture_outcome(made.model, deviations, errors, predicted.verdict, records)
+            found = Records(n, recipe, made.found)
+            verdict = mixture_outcome(made.model, deviations, errors, predicted.verdict, found)
     return _mixture(mechanism, made, source, preprocess, verdict)
 
 
@@ -291,6 +288,13 @@ def _checked_noise(noise: Any, source: ReferenceSource, preprocess: Preprocessor
     if names is None and preprocess is not None:
         names = preprocess.column_names
     return checked_noise(noise, source.n_columns, names, preprocess)
+
+
+def _check_rereadable(source: ReferenceSource) -> None:
+    if not source.rereadable:
+        raise UserValueError(
+            "reference is a stream that can be read only once: a mixture reads it several times"
+        )
 
 
 def _check_missing(on_missing: object, terms: Terms) -> None:

@@ -101,22 +101,8 @@ def predict_atlas(
     `alone` is the error of a value after other methods on the public points alone, NaN if it is not known;
     `unit` is that of errors in the sentence.
     """
-    distinct = len(np.unique(Z, axis=0))
-    if distinct < LEAST_PUBLIC:
-        return _not_weighed(
-            f"{distinct} different public point(s) cannot show a surface: an atlas needs {LEAST_PUBLIC}.",
-            dim,
-            noise,
-        )
-    if noise is not None and not noise.any():
-        return _not_weighed("The public points have no noise: there is nothing to clean.", dim, noise)
-    if noise is not None and noise.max() > EQUAL_NOISE * noise.min():
-        return _not_weighed(
-            f"The noises of the columns differ by a factor above {EQUAL_NOISE:g}: an atlas takes them to be "
-            "equal, for it measures distances across columns.",
-            dim,
-            noise,
-        )
+    if reason := _no_sense(Z, noise):
+        return _not_weighed(reason, dim, noise)
     points = leading(Z) if Z.shape[1] >= LEAST_COLUMNS else Z
     variance = None if noise is None else float((noise**2).mean())
     if dim is None:
@@ -177,6 +163,21 @@ def predict_atlas(
         word, sentence = NO_GAIN, _not_shown(points, d)
     object.__setattr__(made, "verdict", Verdict(word, sentence, raw, predicted, reach=found.covered))
     return made
+
+
+def _no_sense(Z: Floats, noise: Floats | None) -> str:
+    """Return why an atlas makes no sense for public points; an empty text if it may."""
+    distinct = len(np.unique(Z, axis=0))
+    if distinct < LEAST_PUBLIC:
+        return f"{distinct} different public point(s) cannot show a surface: an atlas needs {LEAST_PUBLIC}."
+    if noise is not None and not noise.any():
+        return "The public points have no noise: there is nothing to clean."
+    if noise is not None and noise.max() > EQUAL_NOISE * noise.min():
+        return (
+            f"The noises of the columns differ by a factor above {EQUAL_NOISE:g}: an atlas takes them to be "
+            "equal, for it measures distances across columns."
+        )
+    return ""
 
 
 def _distance(error: float, columns: int, along: float) -> float:

@@ -1,4 +1,4 @@
-# A server of released models: docs/serving.md. Every command is run by tests/serve/test_dockerfile.py.
+# A server of released models: docs/howto/serving.md. Every command is run by tests/serve/test_dockerfile.py.
 FROM python:3.12-slim
 ENV NUMBA_CACHE_DIR=/opt/dpmd-kernels PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY pyproject.toml README.md LICENSE /src/

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
 
 from benchmarks.common import PROFILE
-from benchmarks.markdown import machine, table, write
+from benchmarks.markdown import kind_of_processor, machine, table, write
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
@@ -101,7 +101,9 @@ def _readable(parameters: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--results", type=Path, default=Path(".asv/results"))
-    parser.add_argument("--output", type=Path, default=Path(f"benchmarks/results/suites-{PROFILE}.md"))
+    parser.add_argument(
+        "--output", type=Path, default=Path(f"benchmarks/results/suites-{PROFILE}-{kind_of_processor()}.md")
+    )
     options = parser.parse_args(arguments)
     rows = read_rows(newest(options.results), options.results / "benchmarks.json")
     failed = [row for row in rows if row.value is None]

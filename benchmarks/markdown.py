@@ -1,4 +1,7 @@
-"""Markdown for the scripts: tables, numbers, a description of the machine."""
+"""Markdown for the scripts: tables, numbers, a description of the machine.
+
+python benchmarks/markdown.py     # prints the kind of this processor, by which results are named
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,20 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import re
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
+
 from benchmarks.common import THREADS
 
+#: Names of vector instructions by what Linux calls them, the widest first.
+WIDEST = {"avx512f": "avx512", "sve": "sve", "avx2": "avx2", "asimd": "neon", "sse2": "sse2"}
 PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dpmd-fast")
 
 
@@ -64,6 +73,27 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def kind_of_processor(name: str | None = None, features: str | None = None) -> str:
+    """Maker, model and widest vectors of a processor, by default of this one, as in "amd-epyc-avx2"."""
+    words = re.sub(
+        r"\((r|tm)\)|@.*|\d+-core|processor|cpu", " ", (processor() if name is None else name).lower()
+    )
+    flags = set((_features() if features is None else features).split())
+    wide = next((wide for wide in WIDEST if wide in flags), "")
+    found = re.findall(r"[a-z0-9]+", f"{words} {WIDEST.get(wide, platform.machine())}")
+    return "-".join(found)
+
+
+def _features() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return line.partition(":")[2]
+    except OSError:
+        pass
+    return ""
+
+
 def idle_share(pause: float) -> float | None:
     """Share of idle time of all processors over the next `pause` seconds, if /proc/stat exists."""
     try:
@@ -106,3 +136,7 @@ def print_report(parts: Iterable[str], output: Path | None) -> None:
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    print(kind_of_processor())

@@ -5,7 +5,7 @@
 
 FOLDER holds nhanes.parquet. 1,000 adults who have all of 20 markers become the queries, with noise of known
 deviation and a fifth of their values missing; all other adults, complete or not, are the reference. The
-commands in between are in docs/mixture.md.
+commands in between are in docs/concepts/mixture.md.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
 
-from benchmarks.markdown import machine, table, write
+from benchmarks.markdown import idle_share, machine, table, write
 from benchmarks.serve_faults import faults
 from benchmarks.serve_parts import BATCH, Server, counts, joined, load, make_models, status, under_load
 from dpmd_fast import LargeDeltaWarning, load_model
@@ -235,16 +235,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore", LargeDeltaWarning)
     found = kept_sections(options.output)
-    head = "# Serving\n\n" + machine(0.5 if options.quick else 3.0, ("pyarrow",))
+    head = "# Serving\n\n" + machine(None, ("pyarrow",))
     print(head, end="\n\n", flush=True)
     with tempfile.TemporaryDirectory(prefix="dpmd-serve-") as name:
         folder = Path(name)
         make_models(folder)
         for section in options.only or SECTIONS:
+            idle = idle_share(0.5 if options.quick else 3.0)
             if section == "soak":
                 made = soak(folder, options.quick, options.minutes)
             else:
                 made = PARTS[section](folder, options.quick)
+            heading, _, rest = made.partition("\n")
+            share = "unknown" if idle is None else f"{idle:.0%}"
+            made = f"{heading}\n\n- idle share before the run: {share}\n{rest}"
             print(made, end="\n\n", flush=True)
             found[made.splitlines()[0]] = made
             if options.output is not None:

@@ -247,6 +247,15 @@ def in_range(array: Points) -> bool:
     return float(array.min()) >= -LARGEST and float(array.max()) <= LARGEST  # never true of NaN
 
 
+def limit_in(array: Points, most: float = LARGEST) -> float:
+    """Return `most`, or the largest number of a type that has none as large.
+
+    NumPy compares an array of float32 with a number that is rounded to float32: 1e100 would be infinite
+    there, and infinite values would be within it.
+    """
+    return min(most, float(np.finfo(array.dtype).max))
+
+
 def check_range(name: str, array: Points, *, missing: bool = False) -> None:
     """Refuse infinities, values whose squares would overflow and, unless they may be `missing`, NaN."""
     if in_range(array):

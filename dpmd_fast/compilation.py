@@ -11,6 +11,7 @@ fixed (`kernels/signatures.py`): nothing here depends on a record.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -241,6 +242,7 @@ def _serve() -> NoReturn:
     """
     from dpmd_fast.kernels.signatures import dispatcher_of, types_of
 
+    gc.disable()  # an eighth of the time, for 100 MB more
     lines: SimpleQueue[str] = SimpleQueue()
 
     def listen() -> None:

@@ -1,10 +1,11 @@
 """Digests of every seeded route, to show that a change of the code has not changed a bit of the results.
 
     python tests/golden.py record before.json     # at the commit before the change
-    python tests/golden.py compare before.json    # after it, on the same machine
+    python tests/golden.py compare before.json    # after it
+    python tests/golden.py show moments plans     # digests of some parts, as JSON
 
-Eigenvectors come from LAPACK, whose last bits differ between processors: digests are compared on one machine,
-and none are kept in the repository.
+`test_targets.py` compares them between compile targets and libraries. None are kept in the repository: they
+depend on the versions of NumPy, for its random numbers, and of pyarrow, for the bytes of files.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -60,13 +61,18 @@ def digest(*values: Any) -> str:
     return total.hexdigest()[:16]
 
 
+def settled(points: np.ndarray) -> np.ndarray:
+    """Points without their last bits, in which sines, exponentials and products of libraries differ."""
+    return np.rint(points * 2.0**30) * 2.0**-30
+
+
 def circle(n: int, columns: int, noise: float, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     angles = rng.uniform(0.0, 2.0 * np.pi, n)
     points = rng.normal(0.0, noise, (n, columns))
     points[:, 0] += np.cos(angles)
     points[:, 1] += np.sin(angles)
-    return points
+    return settled(points)
 
 
 def sphere(n: int, columns: int, noise: float, seed: int) -> np.ndarray:
@@ -75,12 +81,12 @@ def sphere(n: int, columns: int, noise: float, seed: int) -> np.ndarray:
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     out = rng.normal(0.0, noise, (n, columns))
     out[:, :3] += points
-    return out
+    return settled(out)
 
 
 def positive(n: int, seed: int) -> np.ndarray:
     """Positive columns in unlike units, near a curve in their logarithms."""
-    return np.exp(circle(n, 3, 0.05, seed)) * np.array([1.0, 50.0, 0.02])
+    return settled(np.exp(circle(n, 3, 0.05, seed)) * np.array([1.0, 50.0, 0.02]))
 
 
 def of_atlas(atlas: Atlas) -> list[Any]:
@@ -185,11 +191,11 @@ def clusters(n: int, columns: int, missing: float, seed: int) -> np.ndarray:
     points = means.T[rng.integers(0, 3, n)] * 1.5 + rng.normal(size=(n, 3)) @ loadings.T
     points += 0.3 * rng.normal(size=points.shape)
     points[rng.random(points.shape) < missing] = np.nan
-    return points
+    return settled(points)
 
 
 def mixtures() -> dict[str, str]:
-    units = np.exp(clusters(500, 5, 0.0, 2))
+    units = settled(np.exp(clusters(500, 5, 0.0, 2)))
     made = {
         "mixture, D = 4": release_mixture(clusters(20000, 4, 0.0, 1), budget=BUDGET, seed=SEED),
         "mixture of incomplete records, D = 20": release_mixture(
@@ -205,7 +211,7 @@ def mixtures() -> dict[str, str]:
             seed=SEED,
         ),
         "mixture with a preprocessor": release_mixture(
-            np.exp(clusters(8000, 5, 0.05, 1)),
+            settled(np.exp(clusters(8000, 5, 0.05, 1))),
             budget=BUDGET,
             preprocess=Preprocessor.from_public(units),
             components=2,
@@ -215,7 +221,7 @@ def mixtures() -> dict[str, str]:
     out = {}
     for name, mixture in made.items():
         X = clusters(700, mixture.n_columns, 0.1, 3)
-        X = X if mixture.preprocess is None else np.exp(X)
+        X = X if mixture.preprocess is None else settled(np.exp(X))
         out[name] = digest(*of_mixture(mixture))
         out[f"{name}: file"] = digest(of_file(mixture))
         out[f"{name}: transform"] = digest(*mixture.transform(X, 0.5, return_status=True))
@@ -336,42 +342,81 @@ def parquet() -> dict[str, str]:
     return {"moments of Parquet files": digest(made.values)}
 
 
-def recorded() -> dict[str, str]:
-    """The digest of every route, by name."""
+def every_atlas() -> dict[str, str]:
+    out = {}
+    for name, atlas in atlases().items():
+        out[name] = digest(*of_atlas(atlas))
+        out[f"{name}: file"] = digest(of_file(atlas))
+        out |= transforms(name, atlas)
+    return out
+
+
+def small() -> dict[str, str]:
+    """A few digests that need every kind of computation, for the fast tests."""
+    Y, Z, Q = sphere(4000, 9, 0.05, 3), sphere(200, 9, 0.1, 4), sphere(300, 9, 0.3, 9)
+    large = Budget(20.0, 1e-4)
+    made = release_moments(Y, Z[:30], bandwidth=0.9, budget=BUDGET, seed=SEED)
+    atlas = release_atlas(Y, Z, dim=2, bandwidth=0.9, rounds=2, budget=large, seed=SEED)
+    assert atlas.subspace is not None
+    scales = Preprocessor.from_public(settled(np.exp(clusters(300, 5, 0.0, 2))))
+    mixture = release_mixture(
+        settled(np.exp(clusters(3000, 5, 0.05, 1))), budget=large, preprocess=scales, components=4, seed=SEED
+    )
+    X = settled(np.exp(clusters(200, 5, 0.1, 3)))
+    bounds = [(0.01, 100.0), (0.1, 5000.0), (1e-4, 1.0)]
+    bought = private_preprocessor(positive(2000, 5), bounds=bounds, budget=BUDGET, seed=SEED)
+    denoiser = DPManifoldDenoiser(0.9, 2, BUDGET, mechanism="moments", steps=2, seed=SEED).fit(Y)
+    return {
+        "moments": digest(made.values, made.cleaned(2).values, made.cleaned(2).tangents(2)),
+        "atlas": digest(*of_atlas(atlas)),
+        "atlas: file": digest(of_file(atlas)),
+        "atlas: transform": digest(atlas.transform(Q)),
+        "mixture": digest(*of_mixture(mixture)),
+        "mixture: transform": digest(mixture.transform(X, 0.5), mixture.sample(20, seed=SEED)),
+        "preprocessor": digest(bought.center, bought.scale, bought.forward(positive(20, 7))),
+        "denoiser": digest(denoiser.transform(Z[:50])),
+    }
+
+
+PARTS: dict[str, Callable[[], dict[str, str]]] = {
+    "moments": moments,
+    "denoisers": denoisers,
+    "preprocessors": preprocessors,
+    "plans": plans,
+    "mixtures": mixtures,
+    "dask": dask_sources,
+    "parquet": parquet,
+    "atlases": every_atlas,
+    "small": small,
+}
+
+
+def recorded(parts: Sequence[str] = ()) -> dict[str, str]:
+    """The digest of every route of some parts, by name; of all parts by default."""
     out: dict[str, str] = {}
-    parts: list[Callable[[], dict[str, str]]] = [
-        moments,
-        denoisers,
-        preprocessors,
-        plans,
-        mixtures,
-        dask_sources,
-        parquet,
-    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for part in parts:
-            out |= part()
-        for name, atlas in atlases().items():
-            out[name] = digest(*of_atlas(atlas))
-            data = of_file(atlas)
-            out[f"{name}: file"] = digest(data)
-            out |= transforms(name, atlas)
+        for part in parts or PARTS:
+            out |= PARTS[part]()
     return out
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=("record", "compare"))
-    parser.add_argument("file")
+    parser.add_argument("action", choices=("record", "compare", "show"))
+    parser.add_argument("names", nargs="+", help="a file, or parts to show")
     asked = parser.parse_args()
+    if asked.action == "show":
+        print(json.dumps(recorded(asked.names)))
+        return 0
+    path = asked.names[0]
     now = recorded()
     if asked.action == "record":
-        with open(asked.file, "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8") as file:
             json.dump(now, file, indent=1, sort_keys=True)
         print(f"{len(now)} digests recorded")
         return 0
-    with open(asked.file, encoding="utf-8") as file:
+    with open(path, encoding="utf-8") as file:
         before = json.load(file)
     changed = sorted(name for name in before if before[name] != now.get(name))
     for name in changed:

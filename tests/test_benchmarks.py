@@ -5,6 +5,7 @@ import inspect
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -279,14 +280,16 @@ def test_growth_counts_memory_that_was_free_before():
     assert memory.growth(lambda: None)[1] < 4 * 2**20
 
 
-def test_page_holds_the_tables_that_are_there(tmp_path):
-    page = importlib.import_module("benchmarks.page")
-    (tmp_path / "compare.md").write_text("# Side by side\n\n## Noise\n\n| a |\n| --- |\n")
-    text = page.page(tmp_path)
-    assert text.startswith("# Performance\n")
-    assert text.endswith("## Side by side\n\n### Noise\n\n| a |\n| --- |\n")
-
-
-def test_the_page_is_the_one_that_the_results_make():
-    page = importlib.import_module("benchmarks.page")
-    assert (ROOT / "docs" / "performance.md").read_text() == page.page(ROOT / "benchmarks" / "results")
+@pytest.mark.parametrize(
+    ("name", "features", "kind"),
+    [
+        ("AMD EPYC", "fpu sse2 avx2", "amd-epyc-avx2"),
+        ("Intel(R) Xeon(R) Processor @ 2.60GHz", "sse2 avx2 avx512f", "intel-xeon-avx512"),
+        ("AMD EPYC 7763 64-Core Processor", "sse2 avx2", "amd-epyc-7763-avx2"),
+        ("Neoverse-N1", "fp asimd", "neoverse-n1-neon"),
+    ],
+)
+def test_results_are_named_by_the_kind_of_processor(name, features, kind):
+    markdown = importlib.import_module("benchmarks.markdown")
+    assert markdown.kind_of_processor(name, features) == kind
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", markdown.kind_of_processor())

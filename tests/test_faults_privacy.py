@@ -375,10 +375,10 @@ def test_features_and_norms_that_were_not_computed_are_not_used(monkeypatch):
     index = build_index(Z[:5], 0.6)
     sums = FeatureSums(2, 1.0, (2.0**-20, 2**20), 1)
     with monkeypatch.context() as patch:
-        patch.setattr(moments, "_norms", nothing)
+        patch.setattr(moments, "_clip_block", nothing)
         with pytest.raises(MemoryError, match="no memory"):
             moments.record_norms(index, Z[:5], 2.0, 0.1, 1)
-        patch.setattr(residuals, "_norms", nothing)
+        patch.setattr(residuals, "_clip_block", nothing)
         frames = residuals.make_frames(Z[:5], np.tile([[1.0], [0.0]], (5, 1, 1)), 0.6, 0.3, 1)
         with pytest.raises(MemoryError, match="no memory"):
             residuals.residual_norms(frames, Z[:5], np.zeros((5, 2)), 0.1, 1)

@@ -66,6 +66,7 @@ MAY_IMPORT = {
         "atomic",
         "columns",
         "errors",
+        "kernels",
         "metrics",
         "models",
         "privacy",
@@ -97,7 +98,7 @@ ONLY_FOR = {
     NOISE: ("mechanisms", "lab.audit"),
     ENTROPY: (NOISE, "mechanisms", "lab"),
     "lab": ("lab", "cli.lab"),
-    "cli": ("cli", "__main__"),
+    "cli": ("cli", "__main__", "lab.audit.routes"),  # which replays commands
     "serve": ("serve", "cli"),
 }
 #: Imported by `dpmd_fast` itself, so that ``import dpmd_fast`` reads no more than this.

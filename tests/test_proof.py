@@ -1,4 +1,4 @@
-"""The table of lemmas in docs/privacy.md names functions and tests that exist."""
+"""The table of lemmas in docs/privacy/proof.md names functions and tests that exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "privacy" / "proof.md").read_text(encoding="utf-8")
 ROWS = re.findall(
     r"^\| ([^|`]+?) \| [^|]+ \| `(dpmd_fast[\w.]+)` \| `(tests/[\w/.]+\.py)::(\w+)` \|$", TEXT, re.M
 )

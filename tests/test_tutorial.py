@@ -1,7 +1,6 @@
-"""The pages of docs/ do what they say: commands are run as written, and print what is printed there."""
+"""The tutorials of docs/howto do what they say: commands run as written, and print what is printed there."""
 
 import doctest
-import inspect
 import os
 import re
 import shutil
@@ -11,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import dpmd_fast
-
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "howto"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 _CHECKER = doctest.OutputChecker()
 
@@ -65,9 +62,11 @@ class Shell:
 @pytest.mark.parametrize(
     ("page", "least"),
     [
-        ("tutorial.md", 22),
-        pytest.param("tutorial_dask.md", 6, marks=pytest.mark.slow),
-        pytest.param("tutorial_spark.md", 7, marks=pytest.mark.slow),
+        pytest.param("nightly-job.md", 16, marks=pytest.mark.slow),
+        pytest.param("missing-values.md", 8, marks=pytest.mark.slow),
+        ("two-institutions.md", 12),
+        pytest.param("dask.md", 6, marks=pytest.mark.slow),
+        pytest.param("spark.md", 7, marks=pytest.mark.slow),
     ],
 )
 def test_the_tutorial_runs_as_written(page, least, tmp_path):
@@ -91,71 +90,3 @@ def test_the_tutorial_runs_as_written(page, least, tmp_path):
     finally:
         shell.close()
     assert run >= least
-
-
-def test_the_examples_of_integrations_run_as_written():
-    result = doctest.testfile(
-        str(DOCS / "integrations.md"),
-        module_relative=False,
-        optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS,
-        encoding="utf-8",
-    )
-    assert result.attempted >= 40
-    assert result.failed == 0
-
-
-# --- the reference
-
-
-def entries():
-    """Headings of the reference, each with its signatures and its paragraph."""
-    text = (DOCS / "api.md").read_text("utf-8")
-    for part in re.split(r"^### ", text, flags=re.M)[1:]:
-        heading, _, body = part.partition("\n")
-        block, paragraph = re.match(r"\s*```python\n(.*?)```\n(.*?)(?=^## |\Z)", body, re.M | re.S).groups()
-        yield heading.strip(), block.strip().splitlines(), paragraph.strip()
-
-
-def named(heading):
-    """What a heading stands for."""
-    if "." not in heading:
-        return getattr(dpmd_fast, heading)
-    module, _, name = heading.rpartition(".")
-    return getattr(__import__(module, fromlist=[name]), name)
-
-
-def shape_of(function):
-    """Parameters of a function: names, kinds and defaults."""
-    found = inspect.signature(function).parameters.values()
-    return [(p.name, p.kind, p.default) for p in found if p.name != "self"]
-
-
-def test_the_reference_names_every_public_name():
-    headings = [heading for heading, _, _ in entries()]
-    assert len(set(headings)) == len(headings)
-    assert set(dpmd_fast.__all__) <= set(headings)
-    assert {heading for heading in headings if "." not in heading} == set(dpmd_fast.__all__)
-
-
-@pytest.mark.parametrize("heading", [heading for heading, _, _ in entries()])
-def test_signatures_of_the_reference_are_those_of_the_code(heading):
-    thing = named(heading)
-    ((block, paragraph),) = [(block, text) for other, block, text in entries() if other == heading]
-    name = heading.rpartition(".")[2]
-    assert len(paragraph.split()) >= 10
-    for line in block:
-        place, bracket, arguments = line.partition("(")
-        assert place.split(".")[0] == name
-        target = thing
-        for attribute in place.split(".")[1:]:
-            target = inspect.getattr_static(thing, attribute, None)
-            assert target is not None or attribute in getattr(thing, "__annotations__", {})
-            target = getattr(thing, attribute, None)
-        if bracket:
-            space = {}
-            exec(f"def written({arguments}: pass", space)
-            assert shape_of(space["written"]) == shape_of(target), line
-    if inspect.isclass(thing):  # attributes that the paragraph names
-        for attribute in re.findall(rf"`{name}\.(\w+)", paragraph):
-            known = hasattr(thing, attribute) or attribute in thing.__annotations__
-            assert known, attribute

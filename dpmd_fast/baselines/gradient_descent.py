@@ -22,12 +22,24 @@ from dpmd_fast.status import words_of
 
 @dataclass(frozen=True, eq=False)
 class DescentResult:
-    """The result of gradient descent."""
+    """The result of gradient descent.
 
-    points: Floats = field(repr=False)  # (m, D)
-    status: NDArray[np.str_] = field(repr=False)  # "ok", "no_neighbor" or "failed"; the latter two unchanged
-    iterations: NDArray[np.int64] = field(repr=False)  # accepted steps
-    residuals: Floats = field(repr=False)  # |f| at the end; NaN where the query was not moved
+    Attributes
+    ----------
+    points : array (m, D)
+        Where each query ended.
+    status : array (m,)
+        "ok", "no_neighbor" or "failed"; the latter two are unchanged.
+    iterations : array (m,)
+        Accepted steps.
+    residuals : array (m,)
+        What is left of the objective, ``|f|``; NaN where the query was not moved.
+    """
+
+    points: Floats = field(repr=False)
+    status: NDArray[np.str_] = field(repr=False)
+    iterations: NDArray[np.int64] = field(repr=False)
+    residuals: Floats = field(repr=False)
 
 
 def gradient_descent(

@@ -25,7 +25,17 @@ from dpmd_fast.reference.local_pca import Floats, denoise, fit_reference, in_que
 
 
 def paper_bandwidth(n: int, dim: int, sigma: float) -> float:
-    """Return the bandwidth of the paper's simulations, ``max(5 (ln n / n)^(1/(d+1)), 2 sqrt(sigma))``."""
+    """Return the bandwidth of the paper's simulations, ``max(5 (ln n / n)^(1/(d+1)), 2 sqrt(sigma))``.
+
+    Parameters
+    ----------
+    n : int
+        Number of references.
+    dim : int
+        Dimension d of the manifold.
+    sigma : float
+        Radius of the noise of the references.
+    """
     n = checked_integer("n", n, minimum=2)
     dim = checked_integer("dim", dim, minimum=1)
     sigma = checked("sigma", sigma)

@@ -22,6 +22,8 @@ from dpmd_fast.arguments import (
     checked_threads,
 )
 from dpmd_fast.errors import UserValueError
+from dpmd_fast.kernels.eigen.spectra import spectra, top_vectors
+from dpmd_fast.kernels.linear import gram, product, weighted
 from dpmd_fast.kernels.projectors import local_geometry
 from dpmd_fast.privacy.sensitivity import mean_bound, projector_bound
 from dpmd_fast.reference.local_pca import fit_reference
@@ -82,6 +84,7 @@ def empirical_sensitivity(
         About a third of the neighbours that are evaluated in full at each point.
     seed : int
         Seed of the random directions.
+    n_threads : int, optional
     """
     reference = np.asarray(checked_points("Y", Y), dtype=np.float64)
     n, D = reference.shape
@@ -153,12 +156,12 @@ class _Spot:
         self.ball = Y[self.inside]
         self.weights = _weights(self.ball - x, h, beta)
         self.mass = self.weights.sum()
-        self.mean = self.weights @ self.ball / self.mass
+        self.mean = weighted(self.weights, self.ball) / self.mass
         center = self.ball.mean(axis=0)
-        self.scatter = (self.ball - center).T @ (self.ball - center)
-        self.axes = np.linalg.eigh(self.scatter)[1][:, ::-1]
+        self.scatter = gram(self.ball - center)
+        self.axes = spectra(self.scatter)[1][:, ::-1]
         self.averaged = self._averaged_projector(Y)
-        self.tangent = self.axes[:, :d] @ self.axes[:, :d].T
+        self.tangent = product(self.axes[:, :d], self.axes[:, :d].T)
 
     def search(self, most: int, rng: np.random.Generator) -> list[tuple[Floats, int, Floats]]:
         """Return the changes of (mean, averaged projector, local projector) for promising neighbours."""
@@ -167,12 +170,12 @@ class _Spot:
         tables = (self._mean_changes(removed, replacements), self._tilts(removed, replacements))
         found = []
         for table in tables:
-            for flat in np.argsort(-table, axis=None)[: max(1, most // 3)]:
+            for flat in np.argsort(-table, axis=None, kind="stable")[: max(1, most // 3)]:
                 i, j = np.unravel_index(flat, table.shape)
                 found.append(self._evaluate(int(removed[i]), replacements[j]))
         for _ in range(max(1, most // 3)):  # also outside the ball, where a record tilts its neighbours' PCA
             ray = rng.normal(size=len(self.x))
-            ray *= 2.0 * self.h * rng.random() / np.linalg.norm(ray)
+            ray *= 2.0 * self.h * rng.random() / _norm(ray)
             found.append(self._evaluate(int(rng.choice(removed)), self.x + ray))
         for which in (1, 2):
             found.extend(self._climb(max(found, key=lambda f: float(f[0][which])), which, most, rng))
@@ -205,7 +208,7 @@ class _Spot:
         pull = self.weights * np.linalg.norm(self.ball - self.mean, axis=1)
         far = np.linalg.norm(self.ball - self.ball.mean(axis=0), axis=1)
         half = _REMOVED // 2
-        chosen = np.concatenate([np.argsort(-pull)[:half], np.argsort(-far)[:half]])
+        chosen = np.concatenate([np.argsort(-one, kind="stable")[:half] for one in (pull, far)])
         return np.concatenate([[-1] if self.unseen else [], np.unique(chosen)]).astype(np.intp)
 
     def _replacements(self, rng: np.random.Generator) -> Floats:
@@ -239,11 +242,11 @@ class _Spot:
         center = self.ball.mean(axis=0)
         values = np.einsum("ij,ik,kj->j", self.axes, self.scatter, self.axes)
         gaps = np.maximum(values[: self.d, None] - values[None, self.d :], 1e-300)
-        new = (replacements - center) @ self.axes
+        new = product(replacements - center, self.axes)
         gap = replacements - self.x
         seen = np.einsum("ij,ij->i", gap, gap) <= self.h**2
         new = np.where(seen[:, None], new, 0.0)
-        old = np.where(removed[:, None] >= 0, (self.ball[removed] - center) @ self.axes, 0.0)
+        old = np.where(removed[:, None] >= 0, product(self.ball[removed] - center, self.axes), 0.0)
 
         def coupling(points: Floats) -> Floats:
             coupled: Floats = points[:, : self.d, None] * points[:, None, self.d :] / gaps
@@ -261,12 +264,17 @@ class _Spot:
 
     def _projector_change(self, record: int, replacement: Floats) -> float:
         Y = self.Y if record < 0 else np.delete(self.Y, self.inside[record], axis=0)
-        return float(np.linalg.norm(self._averaged_projector(np.vstack([Y, replacement])) - self.averaged))
+        return _norm(self._averaged_projector(np.vstack([Y, replacement])) - self.averaged)
 
     def _tangent_change(self, record: int, replacement: Floats) -> float:
         ball = self.ball if record < 0 else np.delete(self.ball, record, axis=0)
         if np.sum((replacement - self.x) ** 2) <= self.h**2:
             ball = np.vstack([ball, replacement])
         center = ball.mean(axis=0)
-        axes = np.linalg.eigh((ball - center).T @ (ball - center))[1][:, ::-1][:, : self.d]
-        return float(np.linalg.norm(axes @ axes.T - self.tangent))
+        axes = top_vectors(gram(ball - center), self.d)
+        return _norm(product(axes, axes.T) - self.tangent)
+
+
+def _norm(values: Floats) -> float:
+    """Return the norm of all values. The last bits of NumPy's, from BLAS, depend on the processor."""
+    return float(np.sqrt((values * values).sum()))

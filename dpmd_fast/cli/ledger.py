@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -114,29 +115,53 @@ def verify(path: str, models: tuple[str, ...], trusted: tuple[str, ...], as_json
     """Check that the ledger still holds the debits of signed models, and all entries before them.
 
     An entry that was edited or deleted, and a ledger that was rolled back, do not agree with what was signed.
+    The debit of a model must be the mu^2 of its guarantee, and all debits together no more than the total. No
+    debit has paid for two different models.
     """
     from dpmd_fast.errors import UserValueError
-    from dpmd_fast.models.load import load_model
+    from dpmd_fast.models.load import load_model, unsigned_bytes
     from dpmd_fast.privacy.ledger.ledger import Ledger
 
     book, checked = Ledger(path), []
+    paid: dict[tuple[str, int], tuple[str, str]] = {}  # the first model of each debit, and its digest
     for name in models:
-        found = load_model(name, trusted=list(trusted) or None).signature
+        model = load_model(name, trusted=list(trusted) or None)
+        found = model.signature
         if found is None or found.ledger is None:
             lacks = "is not signed" if found is None else "was signed without a ledger"
             raise UserValueError(f"{name} {lacks}: there is nothing to compare the ledger with")
         entry = found.ledger
         try:
-            book.statement(entry.dataset).check_entry(entry.spend, entry.head)
+            statement = book.statement(entry.dataset)
+            statement.check_entry(entry.spend, entry.head, model.guarantee)
+            statement.check_sums()
         except ValueError as problem:
             raise UserValueError(f"{name}: {problem}") from None
-        checked.append({"model": name, "dataset": entry.dataset, "spend": entry.spend, "key": found.key})
-    lines = [
+        contents = hashlib.sha256(unsigned_bytes(model)).hexdigest()
+        first, before = paid.setdefault((entry.dataset, entry.spend), (name, contents))
+        if contents != before:
+            raise UserValueError(
+                f"{first} and {name} are different models of one debit, spend {entry.spend} of "
+                f"{entry.dataset!r}: one of them is not paid for"
+            )
+        checked.append(
+            {
+                "model": name,
+                "dataset": entry.dataset,
+                "spend": entry.spend,
+                "key": found.key,
+                "preprocessing": statement.preprocessing_paid(entry.spend),
+            }
+        )
+    answer(as_json, {"ledger": book.path, "models": checked}, [_verified(one) for one in checked])
+
+
+def _verified(one: dict[str, Any]) -> str:
+    line = (
         f"{one['model']}: spend {one['spend']} of {one['dataset']} and all entries before it are as they "
         f"were signed, by {one['key']}"
-        for one in checked
-    ]
-    answer(as_json, {"ledger": book.path, "models": checked}, lines)
+    )
+    return line + ("; its preprocessing was not paid from here" if one["preprocessing"] is False else "")
 
 
 def _account(book: Ledger, name: str) -> dict[str, Any]:

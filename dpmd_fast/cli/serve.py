@@ -98,9 +98,9 @@ def serve(
 ) -> None:
     """Serve the models of a folder over Arrow Flight, until SIGTERM.
 
-    Clients send record batches to the name of a model and get them back clean: see docs/serving.md. Serving
-    costs no budget and needs no reference. SIGHUP, or the action reload, reads the folder and the tokens
-    again. Logs are JSON lines on standard error; no value of a client is in them.
+    Clients send record batches to the name of a model and get them back clean: see docs/howto/serving.md.
+    Serving costs no budget and needs no reference. SIGHUP, or the action reload, reads the folder and the
+    tokens again. Logs are JSON lines on standard error; no value of a client is in them.
     """
     from dpmd_fast.serve.calls import Limits
     from dpmd_fast.serve.options import ServeOptions

@@ -3,8 +3,10 @@
 ::
 
     jit            the only caller of numba.njit: flags, cache, thread limits
+    compiler       Numba's compiler, with every kernel optimised once
     signatures     types of all arguments and kernels of all routes, to compile ahead
     rows           rows that do not depend on each other, shared among threads of our own
+    borrow         arguments whose references are not counted
     scratch        memory of which only a part is used
 
     vector/        micro-kernels in LLVM, with NumPy twins

@@ -4,7 +4,7 @@ What a cache holds is code: Numba keeps it as pickles, and loading one runs what
 used only if nobody but this user and root could have put a file there: both the folder and its files belong
 to one of them, group and others may not write, and the same holds for every folder above it, apart from
 sticky ones like ``/tmp``, in which others cannot replace what is ours. Otherwise kernels are kept in a
-private folder of the user, and a warning says so.
+private folder of the user, and a warning says so. What is used is the very path that was looked at.
 """
 
 from __future__ import annotations
@@ -25,31 +25,34 @@ _PRIVATE = ("dpmd-fast", "kernels")  # below the user's folder for caches
 
 def is_trusted_folder(folder: str) -> bool:
     """Return whether only this user and root can have written into `folder`, or exchanged it."""
-    if not hasattr(os, "geteuid"):  # Windows has no such modes
-        return True
-    path = os.path.realpath(folder)
-    if not _is_ours(path, sticky=False):
-        return False
-    while (parent := os.path.dirname(path)) != path:
-        path = parent
-        if not _is_ours(path, sticky=True):
-            return False
-    return True
+    return not hasattr(os, "geteuid") or _first_open_to_others(os.path.realpath(folder)) is None
+
+
+def _first_open_to_others(path: str) -> str | None:
+    """Return the first folder of a path without links, from the root on, that others can write; None if none.
+
+    From the root on, because only then the answer lasts: in a folder that has passed, nobody else can
+    exchange what passes next. A link that has come into the path since it was resolved does not pass.
+    """
+    parts = path.split(os.sep)
+    for end in range(1, len(parts) + 1):
+        here = os.sep.join(parts[:end]) or os.sep
+        if not _is_ours(here, sticky=end < len(parts)):
+            return here
+    return None
 
 
 def is_trusted_file(path: str) -> bool:
     """Return whether a file of a trusted folder is ours too, as it may be older than that, or missing."""
-    if not hasattr(os, "geteuid"):
-        return True
-    return not os.path.lexists(path) or (not os.path.islink(path) and _is_ours(path, sticky=False))
+    return not hasattr(os, "geteuid") or not os.path.lexists(path) or _is_ours(path, sticky=False)
 
 
 def _is_ours(path: str, *, sticky: bool) -> bool:
     try:
-        found = os.stat(path)
+        found = os.lstat(path)
     except OSError:
         return False
-    if found.st_uid not in (os.geteuid(), 0):
+    if stat.S_ISLNK(found.st_mode) or found.st_uid not in (os.geteuid(), 0):
         return False
     return not found.st_mode & _OTHERS_WRITE or (sticky and bool(found.st_mode & stat.S_ISVTX))
 
@@ -73,22 +76,25 @@ def secure(cache: Any) -> bool:
 @functools.cache
 def _trusted_instead_of(folder: str) -> str | None:
     """Return the real `folder` if it is trusted, else a private one; None if there is neither."""
-    if is_trusted_folder(folder):
-        return os.path.realpath(folder)  # without links, which could be turned elsewhere
-    private = _private_folder(folder)
+    real = os.path.realpath(folder)  # once: a link could be turned elsewhere between a look and the next
+    found = _first_open_to_others(real) if hasattr(os, "geteuid") else None
+    if found is None:
+        return real
+    private = _private_folder(real)
     if private is None:
         return None
     _tell(
-        f"{folder} or a folder above it can be written by other users, who could replace the compiled "
-        f"kernels in it: they are kept in {os.path.dirname(private)} instead; chmod go-w makes it usable"
+        f"{found} can be written by other users, who could replace the compiled kernels in {real}: they are "
+        f"kept in {os.path.dirname(private)} instead; to use that folder, first let nobody but you write "
+        f"{found} (chmod go-w), and then delete {real}, in which others may have left code"
     )
     return private
 
 
-def _private_folder(folder: str) -> str | None:
+def _private_folder(real: str) -> str | None:
     """Return a folder that nobody else can enter, one for each folder that it replaces."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    name = hashlib.sha256(os.path.realpath(folder).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    name = hashlib.sha256(real.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     private = os.path.abspath(caches)
     try:
         for part in ("", *_PRIVATE, name):
@@ -97,7 +103,8 @@ def _private_folder(folder: str) -> str | None:
                 os.mkdir(private, 0o700)
     except OSError:
         return None
-    usable = is_trusted_folder(private) and os.access(private, os.W_OK | os.X_OK)
+    private = os.path.realpath(private)
+    usable = _first_open_to_others(private) is None and os.access(private, os.W_OK | os.X_OK)
     return private if usable else None
 
 

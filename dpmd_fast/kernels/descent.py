@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 
+from dpmd_fast.kernels.borrow import borrow
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.projectors import power
 from dpmd_fast.kernels.search.balls import point_masks, search_scratch
@@ -142,6 +143,7 @@ def _gradient(index, bases, x, beta, rows, t, weights, mass, u, f, g):
 
 @device
 def _descend_one(index, bases, X, q, beta, steps, tolerance, codes, taken, residuals):
+    index, bases = borrow(index), borrow(bases)
     D = index.columns
     d, padded = bases.shape[1], bases.shape[2]
     start = X[q].copy()

@@ -24,6 +24,7 @@ from typing import Any
 import numba
 
 from dpmd_fast.kernels.cache import secure
+from dpmd_fast.kernels.compiler import KernelCompiler, StagedCompiler
 
 _config: Any = numba.config
 _threading_layer: Any = numba.threading_layer  # type: ignore[attr-defined]
@@ -36,16 +37,24 @@ prange = numba.prange
 
 
 def kernel(
-    function: Callable[..., Any] | None = None, *, parallel: bool = False, keeps_lock: bool = False
+    function: Callable[..., Any] | None = None,
+    *,
+    parallel: bool = False,
+    keeps_lock: bool = False,
+    in_stages: bool = False,
 ) -> Any:
     """Compile `function` in nopython mode, to be called from Python or from other kernels.
 
     It runs without Python's lock, so that other threads go on meanwhile, unless it `keeps_lock`: for work of
     microseconds, after which it would have to wait for the lock as long as other threads please.
+
+    It is optimised in one go (`compiler.py`), or `in_stages`, as Numba does, where that code was measured to
+    be faster.
     """
     if function is None:
-        return functools.partial(kernel, parallel=parallel, keeps_lock=keeps_lock)
-    return _compiled(function, parallel=parallel, nogil=not keeps_lock)
+        return functools.partial(kernel, parallel=parallel, keeps_lock=keeps_lock, in_stages=in_stages)
+    compiler = StagedCompiler if in_stages else KernelCompiler
+    return _compiled(function, parallel=parallel, nogil=not keeps_lock, pipeline_class=compiler)
 
 
 def device(function: Callable[..., Any] | None = None, *, inline: bool = False) -> Any:
@@ -56,7 +65,8 @@ def device(function: Callable[..., Any] | None = None, *, inline: bool = False) 
     such an index over costs about 100 ns a call, so what is called for every leaf goes inline.
 
     Helpers are part of the kernels that call them and not cached by themselves. They may take other device
-    functions as arguments: Numba compiles them anew for each of these, so calling them costs nothing.
+    functions as arguments: Numba compiles them anew for each of these, so calling them costs nothing. They
+    raise nothing but exceptions with constant arguments: others need an environment that is not there.
     """
     if function is None:
         return functools.partial(device, inline=inline)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpmd_fast.kernels.borrow import borrow
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.search.balls import find_leaves, near_masks, square_norm, walk_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
@@ -102,6 +103,7 @@ def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, ma
 
     The neighbours in a leaf are added while those of the next leaf are fetched to the cache.
     """
+    index, bases, X, points = borrow(index), borrow(bases), borrow(X), borrow(points)
     width = X.shape[1]
     d, padded = bases.shape[1], bases.shape[2]
     groups = padded // LANES

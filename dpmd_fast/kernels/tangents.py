@@ -14,6 +14,7 @@ import math
 
 import numpy as np
 
+from dpmd_fast.kernels.borrow import borrow
 from dpmd_fast.kernels.eigen.iteration import arbitrary_start, leading_rows, scratch
 from dpmd_fast.kernels.eigen.tridiagonal import top_subspaces
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
@@ -201,6 +202,7 @@ def _chain(Y, base, here, tour):
 @device
 def _tangents_of_leaf(index, leaf, bases, counts, hard):
     """Set bases and counts of the points of one leaf; mark those that need the direct eigensolver."""
+    index = borrow(index)
     n, width = index.rows.shape
     D = index.columns
     d, padded = bases.shape[1], bases.shape[2]
@@ -285,6 +287,7 @@ def _all_tangents(index, bases, counts, hard):
 @kernel
 def _scatter_at(index, X, points, rests, q, matrices):
     """Set matrices[q] to the scatter, of trace 1, of the ball around row q of X; return (trace, count)."""
+    index = borrow(index)
     width = index.rows.shape[1]
     leaves = np.empty(len(index.rests), np.int64)
     masks = np.empty((1, len(leaves)), np.uint64)

@@ -153,8 +153,7 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
         for _ in range(passes):
             for q in range(here):
                 lengths[q] = _sketch(x[q], D, center, across, scale, left, points[q])
-                size = _squared(points[q])
-                norms[q] = size if moving[q] else np.nan  # near no leaf
+                norms[q] = _squared(points[q]) if moving[q] else np.nan  # near no leaf
                 leaf_gaps(leaf_low, leaf_high, 0, n_leaves, points[q], points[q], gaps[q])
             totals[:] = 0.0
             sums[:] = 0.0

@@ -18,8 +18,8 @@ from dpmd_fast import (
     empirical_sensitivity,
     paper_bandwidth,
     release_atlas,
-    warmup,
 )
+from dpmd_fast.compilation import ensure
 from dpmd_fast.lab.datasets import (
     Simulation,
     circle,
@@ -43,9 +43,9 @@ def main(arguments: list[str] | None = None) -> None:
     )
     folder: Path = parser.parse_args(arguments).output
     folder.mkdir(parents=True, exist_ok=True)
-    print("Compiling the kernels (about a minute the first time on a machine) ...", flush=True)
+    print("Compiling the kernels (about half a minute, the first time on a machine) ...", flush=True)
     start = time.perf_counter()
-    warmup("atlas", "paper")
+    ensure("atlas", "paper")
     print(f"  ready after {time.perf_counter() - start:.1f} s", flush=True)
 
     shape = circle()

@@ -108,7 +108,7 @@ def release_moments(
     Privacy: a record contributes positive semidefinite integer matrices of joint Frobenius norm at most B,
     checked in integers. Two such have a non-negative inner product, so replacing one moves the sums by at
     most sqrt(2) B (adding or removing one: B). The noise is the normal of deviation M rounded to integers,
-    sampled exactly: mu = sqrt(2) B / M (or B / M). `docs/privacy.md` has the proof.
+    sampled exactly: mu = sqrt(2) B / M (or B / M). `docs/privacy/proof.md` has the proof.
     """
     terms = check_terms(
         budget=budget,

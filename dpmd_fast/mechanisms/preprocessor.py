@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from dpmd_fast.arguments import LARGEST, checked
 from dpmd_fast.errors import UserOverflowError, UserValueError
+from dpmd_fast.kernels.vector.elementary import fixed_logs
 from dpmd_fast.mechanisms.spend import LedgerArgument, check_terms, open_records, prepare
 from dpmd_fast.models.preprocessor import (
     CLIP,
@@ -254,10 +255,10 @@ def _scales(grid: Grid, counts: Floats, choice: bool | None, skewness: float) ->
         if grid.geometric:
             before, after = (
                 [quantile(edges, ranks, rank) for rank in (0.1, 0.5, 0.9)]
-                for edges in (grid.edges, np.log(grid.edges))
+                for edges in (grid.edges, fixed_logs(grid.edges))
             )
             logged = is_skewed(before, after, skewness)
-    return *median_and_mad(np.log(grid.edges) if logged else grid.edges, ranks), logged
+    return *median_and_mad(fixed_logs(grid.edges) if logged else grid.edges, ranks), logged
 
 
 def _warn(
@@ -279,7 +280,7 @@ def _warn(
         problems.append(f"many records are at or beyond the bounds in {_listed(names, ends)}: widen them")
     narrow = []
     for place, (grid, (center, scale, logged)) in enumerate(zip(grids, scales, strict=True)):
-        edges = np.log(grid.edges) if logged else grid.edges
+        edges = fixed_logs(grid.edges) if logged else grid.edges
         end = min(max(int(np.searchsorted(edges, center)), 1), len(edges) - 1)
         if scale < edges[end] - edges[end - 1]:
             narrow.append(place)

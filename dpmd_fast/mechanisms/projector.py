@@ -23,6 +23,7 @@ from dpmd_fast.arguments import (
 )
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.eigen.tridiagonal import top_subspaces
+from dpmd_fast.kernels.linear import product
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.tangents import covariance_at, padded_width
 from dpmd_fast.mechanisms.spend import LedgerArgument, check_public, check_terms, prepare
@@ -144,7 +145,7 @@ def dp_projector(
     with mechanism.failing_safely():
         mechanism.debit()
         basis = _noisy_basis(reference, point, h, d, scale, mechanism.entropy)
-    return ProjectorRelease(basis @ basis.T, basis, scale, mechanism.guarantee, mechanism.receipt)
+    return ProjectorRelease(product(basis, basis.T), basis, scale, mechanism.guarantee, mechanism.receipt)
 
 
 def _noisy_basis(
@@ -158,7 +159,7 @@ def _noisy_basis(
         trace = float(np.trace(covariance))
         padded[0, :D, :D] = covariance / trace if trace > 0.0 else covariance
         V = top_subspaces(padded, D, d, 1)[0]
-        padded[0] = V.T @ V
+        padded[0] = product(V.T, V)
     noisy = noisy_projectors(padded, D, np.array([scale]), source, 1)
     return np.ascontiguousarray(top_subspaces(noisy, D, d, 1)[0, :, :D].T)
 

@@ -21,6 +21,8 @@ NEIGHBORS = 15  # default k; the paper states none
 EXACT_PAIRS = 10**10  # query-point pairs searched exactly: about a minute in 60 columns on two cores
 _TREE_COLUMNS = 6  # above this, blocks of distances are faster than a k-d tree
 _BLOCK = 1 << 20  # values gathered at a time
+_SPARE = 8  # neighbours more than wanted that a search returns at least, to choose from those equally near
+_TIED = 1e-9  # relative difference of distances that rounding may make
 
 
 # Neighbours (the paper's local-geometry metrics)
@@ -56,9 +58,7 @@ def nearest_neighbors(
         exact = P.shape[1] <= _TREE_COLUMNS or len(Q) * len(P) <= EXACT_PAIRS
         method = "exact" if exact else "approximate"
     wanted = k if own_rows is None else k + 1
-    center = P.mean(axis=0)  # distances by products lose digits far from the origin
-    search = _exact_rows if method == "exact" else _approximate_rows
-    rows = search(Q - center, P - center, wanted)
+    rows = (_exact_rows if method == "exact" else _approximate_rows)(Q, P, wanted)
     if own_rows is not None:
         rows = _without(rows, own_rows)
     distances = _distances(Q, P, rows)
@@ -131,19 +131,30 @@ def distortion(before: Floats, denoised: Floats, points: Any, rows: Integers) ->
 
 
 def _exact_rows(Q: Floats, P: Floats, k: int) -> Integers:
+    """Return the nearest points; of equally near ones the first, whichever the search finds."""
     from sklearn.neighbors import NearestNeighbors
 
     algorithm = "kd_tree" if P.shape[1] <= _TREE_COLUMNS else "brute"
-    search = NearestNeighbors(n_neighbors=k, algorithm=algorithm).fit(P)
-    rows: Integers = search.kneighbors(Q, return_distance=False)
-    return rows
+    more = min(len(P), k + max(k, _SPARE))
+    center = P.mean(axis=0)  # distances by products lose digits far from the origin
+    search = NearestNeighbors(n_neighbors=more, algorithm=algorithm).fit(P - center)
+    found: Integers = search.kneighbors(Q - center, return_distance=False)
+    gaps = _distances(Q, P, found)
+    order = np.lexsort((found, gaps))
+    rows, distances = np.take_along_axis(found, order, axis=1), np.take_along_axis(gaps, order, axis=1)
+    if more < len(P):  # all that were found may be as near as the last that counts: then look at every point
+        for place in np.flatnonzero(distances[:, -1] <= distances[:, k - 1] * (1.0 + _TIED)):
+            every = np.linalg.norm(P - Q[place], axis=1)
+            rows[place, :k] = np.argsort(every, kind="stable")[:k]
+    return rows[:, :k]
 
 
 def _approximate_rows(Q: Floats, P: Floats, k: int) -> Integers:
     from pynndescent import NNDescent  # takes seconds to import
 
-    index = NNDescent(P, n_neighbors=max(30, 2 * k), random_state=0)
-    rows = np.asarray(index.query(Q, k=k, epsilon=0.2)[0], dtype=np.int64)
+    center = P.mean(axis=0)
+    index = NNDescent(P - center, n_neighbors=max(30, 2 * k), random_state=0)
+    rows = np.asarray(index.query(Q - center, k=k, epsilon=0.2)[0], dtype=np.int64)
     if (rows < 0).any():  # pynndescent marks neighbours that it did not find
         raise UserValueError(
             f"the approximate search found fewer than k = {k} neighbours of a query: use method='exact'"

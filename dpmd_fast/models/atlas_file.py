@@ -68,6 +68,11 @@ def read_atlas(path: str | os.PathLike[str], trusted: Any = None) -> Atlas:
     return read_sealed(path, {"atlas": atlas_of}, trusted)
 
 
+def unsigned_bytes(atlas: Atlas) -> bytes:
+    """Return the file of an atlas without its signature, to be compared with that of another."""
+    return _sealed(_metadata(atlas), _arrays(atlas))
+
+
 def _sealed(metadata: Metadata, arrays: Arrays, version: int | None = None) -> bytes:
     """Return the bytes of a file, of the first version that has its keys."""
     return sealed("atlas", _version_of(metadata) if version is None else version, metadata, arrays)

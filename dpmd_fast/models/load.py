@@ -33,6 +33,16 @@ def load_model(path: str | os.PathLike[str], *, trusted: Any = None) -> Atlas | 
     return read_sealed(path, {"atlas": _atlas, "mixture": _mixture}, trusted)
 
 
+def unsigned_bytes(model: Atlas | Mixture) -> bytes:
+    """Return the file of a model without its signature: the same bytes for two files of one model."""
+    from dpmd_fast.models import atlas_file, mixture_file
+    from dpmd_fast.models.atlas import Atlas
+
+    if isinstance(model, Atlas):
+        return atlas_file.unsigned_bytes(model)
+    return mixture_file.unsigned_bytes(model)
+
+
 # The kernels of a model are imported when a file holds one.
 
 

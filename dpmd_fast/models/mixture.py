@@ -12,6 +12,7 @@ import numpy as np
 from dpmd_fast.arguments import Points, checked_choice, checked_integer, checked_points, checked_threads
 from dpmd_fast.columns import is_of
 from dpmd_fast.errors import UserValueError
+from dpmd_fast.kernels.linear import cholesky, product
 from dpmd_fast.kernels.posterior import make_components
 from dpmd_fast.models.gaussians.background import with_background
 from dpmd_fast.models.gaussians.components import Gaussians
@@ -164,7 +165,7 @@ class Mixture:
         points = rng.standard_normal((count, self.n_columns))
         for k in range(len(self.weights)):
             rows = which == k
-            points[rows] = self.means[k] + points[rows] @ np.linalg.cholesky(self.covariances[k]).T
+            points[rows] = self.means[k] + product(points[rows], cholesky(self.covariances[k]).T)
         return points if self.preprocess is None else np.asarray(self.preprocess.inverse(points))
 
     def cleaner(self, noise: Any, on_missing: str = "fill") -> MixtureCleaner:

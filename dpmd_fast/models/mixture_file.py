@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.errors import UserValueError
+from dpmd_fast.kernels.linear import cholesky
 from dpmd_fast.models.file import HEAD_KEYS, Arrays, Metadata, read_sealed, sealed, write_sealed
 from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.models.parts import (
@@ -58,6 +59,11 @@ def write_mixture(mixture: Mixture, path: str | os.PathLike[str], key: Any = Non
 def read_mixture(path: str | os.PathLike[str], trusted: Any = None) -> Mixture:
     """Read the file of a mixture; anything else is refused as `read_sealed` says."""
     return read_sealed(path, {"mixture": mixture_of}, trusted)
+
+
+def unsigned_bytes(mixture: Mixture) -> bytes:
+    """Return the file of a mixture without its signature, to be compared with that of another."""
+    return _sealed(_metadata(mixture), _arrays(mixture))
 
 
 def _sealed(metadata: Metadata, arrays: Arrays, version: int | None = None) -> bytes:
@@ -146,7 +152,7 @@ def _check_covariances(covariances: NDArray[np.float64]) -> None:
         if not (np.abs(correlation - correlation.T) <= _ROUNDING).all():
             raise UserValueError(f"covariances: must be symmetric, and that of component {number} is not")
         try:
-            np.linalg.cholesky(correlation)
+            cholesky(correlation)
         except np.linalg.LinAlgError:
             raise UserValueError(
                 f"covariances: must be positive definite, and that of component {number} is not"

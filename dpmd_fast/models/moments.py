@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from dpmd_fast.arguments import checked_integer, shown
 from dpmd_fast.errors import UserValueError
+from dpmd_fast.kernels.eigen.spectra import spectra, top_vectors
+from dpmd_fast.kernels.linear import product
 from dpmd_fast.models.geometry.tuning import OCCUPIED
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee
 
@@ -133,27 +135,27 @@ class Release:
         """
         signal = self.occupied
         dim = self._checked_dim(dim)
-        eigenvalues, vectors = np.linalg.eigh(self.values)
+        eigenvalues, vectors = spectra(self.values)
         rest = self.values.shape[1] - (dim + 1)
         small = eigenvalues[:, :rest]
         energy = float((small[signal] ** 2).sum(axis=1).mean()) if signal.any() else 0.0
         noise = self.noise_scale**2 * rest * (rest + 1) / 2
         small *= max(0.0, 1.0 - noise / energy) if energy > 0.0 else 0.0
         np.maximum(eigenvalues, 0.0, out=eigenvalues)
-        values = np.matmul(vectors * eigenvalues[:, None, :], vectors.transpose(0, 2, 1))
+        values = product(vectors * eigenvalues[:, None, :], vectors.transpose(0, 2, 1))
         return replace(self, values=0.5 * (values + values.transpose(0, 2, 1)), uncleaned=self)
 
     def tangents(self, dim: int) -> Floats:
         """Return the top-`dim` eigenvectors of the covariance (K, D, dim); zero where not occupied.
 
         Where cleaning has left fewer than `dim` directions with any spread, the missing ones are those
-        orthogonal directions that had the largest spread before cleaning: without a fixed rule, the
-        eigensolver would choose among directions without spread, and differently on each machine.
+        orthogonal directions that had the largest spread before cleaning: among directions without spread,
+        rounding would choose.
         """
         dim = self._checked_dim(dim)
         out = np.zeros((*self.locations.shape, dim))
         occupied = np.flatnonzero(self.occupied)
-        spreads, vectors = np.linalg.eigh(self.covariance[occupied])
+        spreads, vectors = spectra(self.covariance[occupied])
         out[occupied] = vectors[:, :, -dim:]
         if self.uncleaned is not None:
             before = self.uncleaned.covariance
@@ -187,8 +189,9 @@ class Release:
 
 def _completed(kept: Floats, covariance: Floats, dim: int) -> Floats:
     """Return orthonormal columns `kept` (D, r) and the dim - r others in which `covariance` is largest."""
-    complement = np.eye(len(covariance)) - kept @ kept.T
+    along = product(kept, kept.T)
+    across = np.eye(len(covariance)) - along
     largest = float(np.abs(covariance).sum())  # above every eigenvalue: `kept` sorts below all others
-    spreads = complement @ covariance @ complement - (1.0 + largest) * (kept @ kept.T)
-    added = np.linalg.eigh(0.5 * (spreads + spreads.T))[1][:, kept.shape[1] - dim :]
+    spreads = product(product(across, covariance), across) - (1.0 + largest) * along
+    added = top_vectors(spreads, dim - kept.shape[1])
     return np.concatenate([added, kept], axis=1)

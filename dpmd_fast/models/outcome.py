@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmd_fast.kernels.linear import cholesky
 from dpmd_fast.kernels.posterior import make_components, posterior
 from dpmd_fast.models.gaussians.background import with_background
 from dpmd_fast.models.gaussians.components import Floats, Gaussians
@@ -186,7 +187,7 @@ def expected_error(model: Gaussians, noise: Floats, missing: Floats) -> float:
     rng = np.random.default_rng(4)
     K, D = model.means.shape
     which = rng.choice(K, size=_DRAWS, p=model.weights / model.weights.sum())
-    roots = np.linalg.cholesky(model.covariances)
+    roots = cholesky(model.covariances)
     points = model.means[which] + np.einsum("nde,ne->nd", roots[which], rng.standard_normal((_DRAWS, D)))
     points += noise * rng.standard_normal(points.shape)
     points[rng.random(points.shape) < missing] = np.nan

@@ -285,7 +285,7 @@ def plan(
         )
     if atlas is None and mixture is None:
         raise UserValueError(
-            "noise = None: must be given for points with missing values or one column", argument="noise"
+            "noise = None: must be given for anchors with missing values or one column", argument="noise"
         )
     made = _plan(atlas, mixture, public, n, budget)
     unit = "preprocessed units"

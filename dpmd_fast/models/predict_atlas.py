@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.spatial import cKDTree
 
+from dpmd_fast.kernels.eigen.spectra import spectra
+from dpmd_fast.kernels.linear import covariance
 from dpmd_fast.models.geometry.anchors import Floats, rms_radius, spectrum_dim
 from dpmd_fast.models.geometry.bandwidth import (
     BandwidthSearch,
@@ -201,7 +203,7 @@ def _clear_surface(Z: Floats, points: Floats, scatter: float, dim: int) -> bool:
         return True
     if m < FLAT_POINTS * D:
         return False
-    variances = np.maximum(np.linalg.eigvalsh(np.cov(Z.T))[::-1], 1e-300)
+    variances = np.maximum(spectra(covariance(Z))[0][::-1], 1e-300)
     edge = math.sqrt(D / m)
     flat = FLAT_MARGIN * ((1.0 + edge) / (1.0 - edge)) ** 2 * variances[-1]
     return any(

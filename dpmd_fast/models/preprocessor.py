@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import boxcox, inv_boxcox
 
-from dpmd_fast.arguments import LARGEST, Points, checked, checked_points, shown
+from dpmd_fast.arguments import LARGEST, Points, checked, checked_points, limit_in, shown
 from dpmd_fast.columns import DROP, check_unique, names_of
 from dpmd_fast.errors import UserValueError
+from dpmd_fast.kernels.vector.elementary import fixed_exps, fixed_logs
 from dpmd_fast.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Preprocessor:
             positive = bool((column > 0.0).all())
             if choice and not positive:
                 raise UserValueError(not_positive(name, [label(names, place)]))
-            logarithms = boxcox(column, 0.0) if positive else column
+            logarithms = fixed_logs(column) if positive else column
             if choice is None:
                 before, after = (np.quantile(values, _DECILES).tolist() for values in (column, logarithms))
                 choice = positive and is_skewed(before, after, skewness)
@@ -333,9 +333,8 @@ class Preprocessor:
     def _scaled(self, points: Points) -> Floats:
         logged, center, scale = self._arrays
         out = np.array(points, dtype=np.float64)
-        # boxcox at 0 is the logarithm, computed by the C library value by value. NumPy's is vectorised, and
-        # the last bits of a record could then depend on its position.
-        out[:, logged] = boxcox(out[:, logged], 0.0)
+        # the last bits of the C library's logarithm depend on the machine, of NumPy's also on the position
+        out[:, logged] = fixed_logs(out[:, logged])
         out -= center
         out /= scale
         return out
@@ -346,7 +345,7 @@ class Preprocessor:
     def _original(self, points: Points) -> Floats:
         logged, center, scale = self._arrays
         out = center + scale * np.asarray(points, dtype=np.float64)
-        out[:, logged] = inv_boxcox(out[:, logged], 0.0)
+        out[:, logged] = fixed_exps(out[:, logged])
         return out
 
 
@@ -354,7 +353,7 @@ def invalid_to_nan(logged: Flags) -> Callable[[Floats], Floats]:
     """Return a function that replaces values by NaN that are not finite, huge, or logged but not positive."""
 
     def mapping(block: Floats) -> Floats:
-        good = np.abs(block) <= LARGEST
+        good = np.abs(block) <= limit_in(block)
         good &= (block > 0.0) | ~logged
         return np.where(good, block, np.nan)
 

@@ -22,8 +22,11 @@ from scipy.special import chdtr
 
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.charts import make_field, move
+from dpmd_fast.kernels.eigen.spectra import spectra
 from dpmd_fast.kernels.jit import single_blas
+from dpmd_fast.kernels.linear import gram
 from dpmd_fast.kernels.posterior import PosteriorComponents, make_components, posterior
+from dpmd_fast.kernels.vector.elementary import fixed_logs
 from dpmd_fast.models.gaussians.components import Floats, Gaussians, floored
 from dpmd_fast.models.geometry.anchors import public_moments
 from dpmd_fast.models.geometry.tuning import PUBLIC_HOMOGENEOUS, SMOOTHING_PASSES
@@ -97,7 +100,7 @@ def copies(points: Floats) -> NDArray[np.intp]:
     """
     plain = np.where(np.isnan(points), np.inf, points)
     _, first, which = np.unique(plain, axis=0, return_index=True, return_inverse=True)
-    ranks: NDArray[np.intp] = np.argsort(np.argsort(first))[which.reshape(-1)]
+    ranks: NDArray[np.intp] = np.argsort(np.argsort(first, kind="stable"), kind="stable")[which.reshape(-1)]
     return ranks
 
 
@@ -112,7 +115,7 @@ def check_noise_fits(points: Floats, noise: Floats, units: Preprocessor) -> None
     points = points[np.unique(copies(points), return_index=True)[1]]
     counts = (~np.isnan(points)).sum(axis=0)
     for place in np.flatnonzero((counts >= FEWEST_PUBLIC) & (noise > 0.0)):
-        values = np.log(points[:, place]) if units.log[place] else points[:, place]
+        values = fixed_logs(points[:, place]) if units.log[place] else points[:, place]
         spread, told = float(np.nanstd(values, ddof=1)), noise[place] * units.scale[place]
         free = int(counts[place]) - 1
         if chdtr(free, free * (spread / told) ** 2) < FALSE_ALARM / len(noise):
@@ -184,8 +187,8 @@ def _linear(points: Floats, noise: Floats, shrinkage: float) -> Gaussians:
     there = ~np.isnan(points)
     mean = np.where(there, points, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
     gaps = np.where(there, points - mean, 0.0)
-    both = there.astype(np.float64).T @ there
-    covariance = gaps.T @ gaps / np.maximum(both - 1.0, 1.0)
+    both = gram(there.astype(np.float64))
+    covariance = gram(gaps) / np.maximum(both - 1.0, 1.0)
     covariance *= 1.0 - shrinkage * (1.0 - np.eye(len(mean)))
     return Gaussians(np.ones(1), mean[None], without_noise(covariance[None], noise))
 
@@ -276,7 +279,7 @@ def noise_kept(signs: Floats, change: Floats) -> float:
 def _smoothed(points: Floats, h: float, dims: range, n_threads: int | None) -> list[Floats]:
     """Return the points denoised with themselves as reference, for each dimension."""
     around = public_moments(points, points, h, PUBLIC_HOMOGENEOUS, n_threads)
-    vectors = np.linalg.eigh(around.covariance)[1]
+    vectors = spectra(around.covariance, n_threads)[1]
     centers, ones = points + around.offsets, np.ones(len(points))
     return [
         move(

@@ -10,7 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.models.geometry.anchors import public_moments, top_vectors
+from dpmd_fast.kernels.eigen.spectra import top_vectors
+from dpmd_fast.kernels.linear import product
+from dpmd_fast.models.geometry.anchors import public_moments
 from dpmd_fast.models.geometry.bandwidth import leading_basis
 from dpmd_fast.models.geometry.tuning import LEAST_COLUMNS, PUBLIC_HOMOGENEOUS
 
@@ -35,19 +37,19 @@ class SurfaceColumns:
         basis, points = np.eye(Z.shape[1]), Z
         if Z.shape[1] >= LEAST_COLUMNS:
             basis = leading_basis(Z, dim + 1)
-            points = np.ascontiguousarray((Z - Z.mean(axis=0)) @ basis)
+            points = np.ascontiguousarray(product(Z - Z.mean(axis=0), basis))
         at = points[:: -(-len(points) // _MOST_POINTS)]
         around = public_moments(points, at, h, PUBLIC_HOMOGENEOUS, n_threads)
         tangents = np.einsum("jq,mqd->mjd", basis, top_vectors(around.covariance, dim))
         columns = Z.shape[1]
         squares, diagonal = np.zeros((columns, columns)), np.zeros(columns)
         for one in tangents:
-            projection = one @ one.T
+            projection = product(one, one.T)
             squares += projection**2 / len(tangents)
             diagonal += np.diagonal(projection) / len(tangents)
         self.noise = noise
-        self.variances: Floats = (basis**2).T @ noise**2
-        self.along: Floats = squares @ noise**2
+        self.variances: Floats = ((basis * noise[:, None]) ** 2).sum(axis=0)
+        self.along: Floats = (squares * noise**2).sum(axis=1)
         left = np.maximum(0.0, 1.0 - diagonal)
         self.normal: Floats = left / left.sum()
 

@@ -73,10 +73,17 @@ class EntropySource:
         return result[:size]
 
     def renew(self) -> None:
-        """Draw a new key, unless one was given.
+        """Draw a new key from the operating system, unless one was given.
 
-        Noise calls this when the values that it protects are there. A virtual machine that is cloned during
-        the pass over the records would otherwise add the same noise in both copies.
+        Noise calls this before each of its draws, when the sums that it protects are there. What this means
+        for a virtual machine that is cloned:
+
+        - Cloned before the key is drawn, the copies add different noise if the operating system has reseeded
+          its random numbers since, which depends on the system. If it has not, they draw the same key: copies
+          with the same sums release the same values, which show no more than one of them; of copies whose
+          records differ by then, the difference of the sums shows without noise.
+        - Cloned after the key is drawn, the copies have the same sums and add the same noise to them.
+        - Copies that add different noise make two releases, and a debit before the clone has paid for one.
         """
         with self._lock:
             self._renew()

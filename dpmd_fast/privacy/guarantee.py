@@ -1,4 +1,4 @@
-"""What a result promises, in numbers and in one plain sentence."""
+"""What a result promises, in numbers and in plain words."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Guarantee:
     holds : {"unconditional", "conditional", "not private"}
         Whether the claim holds for every data set, under `conditions`, or not at all.
     statement : str
-        One plain sentence; ``str()`` returns it.
+        The claim in plain words, on one line; ``str()`` returns it.
     conditions : tuple of str
         What the claim assumes, and what it does not cover.
     scope : tuple of Covered
@@ -172,7 +172,10 @@ def _which(validated: bool) -> str:
     """Return which data sets a certified claim is about, in the words of its headline."""
     if not validated:
         return "every data set"
-    return "every data set of valid records; that the reference was checked, and passed, is not covered"
+    return (
+        "every data set of valid records. The guarantee does not cover one fact: that the reference "
+        "contained no invalid values"
+    )
 
 
 ALONE = (
@@ -203,8 +206,8 @@ _BOUND = (
     "fingerprint was the right one is not covered."
 )
 # The same in the words of a headline, which must be true by itself.
-_IF_ENGINE = "; this assumes that the engine returns each partition once"
-_IF_BOUND = "; that the reference was the bound one is not covered"
+_IF_ENGINE = ". It assumes that the engine returns each partition once"
+_IF_BOUND = ". That the reference was the bound one is not covered"
 
 
 def counted(guarantee: Guarantee) -> Guarantee:

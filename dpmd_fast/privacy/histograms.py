@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dpmd_fast.arguments import checked_integer, shown
 from dpmd_fast.errors import UserValueError
+from dpmd_fast.kernels.vector.elementary import fixed_exps, fixed_logs
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import Lattice, choose_lattice
@@ -37,7 +38,8 @@ class Grid(NamedTuple):
     def between(cls, low: float, high: float, bins: int, geometric: bool) -> Grid:
         """Return a grid of evenly spaced edges from `low` to `high`, both public."""
         if geometric:
-            edges = np.exp(np.linspace(math.log(low), math.log(high), bins + 1))
+            ends = fixed_logs(np.array([low, high]))
+            edges = fixed_exps(np.linspace(ends[0], ends[1], bins + 1))
         else:
             edges = np.linspace(low, high, bins + 1)
         edges[0], edges[-1] = low, high

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +32,7 @@ from dpmd_fast.errors import UserFileNotFoundError, UserValueError
 
 _NAME = re.compile(r"ed25519:([0-9a-f]{64})")
 _MOST_BYTES = 10_000  # of a key file; they have about 120
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 PUBLIC = ".pub"  # added to the name of the file of a private key
 
 Trusted = Any  # a key as `public_key_of` takes it, or several
@@ -77,7 +80,7 @@ def create_keys(path: str | os.PathLike[str]) -> SigningKey:
 
 
 def signing_key(key: Any) -> SigningKey:
-    """Return the private key of a file, or one that was read before."""
+    """Return the private key of a file, or one that was read before; warn if others may use the file."""
     if isinstance(key, SigningKey):
         return key
     if not isinstance(key, (str, os.PathLike)):
@@ -93,6 +96,13 @@ def signing_key(key: Any) -> SigningKey:
         raise UserValueError(
             f"{name} is not a private key: must be a PEM file with an Ed25519 key without a passphrase, as "
             "dpmd-fast keys create makes it"
+        )
+    if hasattr(os, "geteuid") and os.stat(name).st_mode & _OTHERS:  # Windows has no such modes
+        warnings.warn(
+            f"{name} is a private key that other users may read or write, and sign in your name: chmod 600 "
+            "makes it yours; if somebody may have read it, make a new one",
+            UserWarning,
+            stacklevel=2,
         )
     return SigningKey(found)
 

@@ -1,7 +1,7 @@
 """What a guarantee covers and what it does not, as data: one entry for each topic, always in the same order.
 
-The topics are those of "What is not promised" in docs/privacy.md. `Guarantee.scope` holds them for machines;
-the report and docs show them to people.
+The topics are those of "What is not promised" in docs/privacy/scope.md. `Guarantee.scope` holds them for
+machines; the report and docs show them to people.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast import __version__
-from dpmd_fast.arguments import checked_numbers
+from dpmd_fast.arguments import checked_numbers, limit_in
 from dpmd_fast.errors import UserOverflowError, UserRuntimeError, UserValueError
 from dpmd_fast.kernels.jit import kernel_digest
 from dpmd_fast.kernels.sums.exact import SUM_LIMIT, ExactSums
@@ -139,7 +139,7 @@ class ValidTask:
             with np.errstate(all="ignore"):
                 seen = _apply_views(block, self.views, n_threads)
                 if self.missing:
-                    valid &= not bool((np.abs(seen) > self.most).any())
+                    valid &= not bool((np.abs(seen) > limit_in(seen, self.most)).any())
                 elif seen.size:  # the comparisons are false for NaN
                     valid &= bool(float(seen.min()) >= -self.most and float(seen.max()) <= self.most)
             rows += len(block)

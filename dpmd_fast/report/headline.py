@@ -40,7 +40,16 @@ _HEADINGS = {
 }
 _PREDICTED = {NO_GAIN: "No gain was predicted", HARM_LIKELY: "Harm was predicted"}
 _UNKNOWN = "Whether it helps is not known"
+_DOUBTFUL = "Do not rely on it: too few records"
+_MOSTLY_NOISE = (
+    "It was released although too few records were predicted. Such a mixture is mostly noise, and so is what "
+    "it says of its own errors, here and in its error bars."
+)
 _NOT_GIVEN = "The noise of the queries was not given, so how much of it is left cannot be told."
+_MADS = (
+    "One number for all columns is in MADs: the unit of a column is its median absolute deviation, the "
+    "distance from its median within which half of its values lie."
+)
 _COLUMNS_SHOWN = 8
 
 
@@ -93,6 +102,8 @@ def model_headline(
     if verdict is None:
         heading = "Most queries are out of reach" if far else _UNKNOWN
         return Headline(heading, far, _NOT_GIVEN, notes=tuple(notes))
+    if _is_doubtful(model):
+        return Headline(_DOUBTFUL, True, _MOSTLY_NOISE, notes=tuple(notes))
     unknown = math.isnan(verdict.expected_error)
     heading = _HEADINGS[verdict.word]
     if unknown and verdict.word != TOO_FEW:
@@ -100,7 +111,10 @@ def model_headline(
         notes.insert(0, f"Before the spend the prediction was: {verdict.word}.")
     if far and verdict.word == HELPS:
         heading = "Most queries are out of reach"
-    figures = () if unknown else _figures(verdict.raw_error, verdict.expected_error, _unit(model))
+    figures: tuple[Figure, ...] = ()
+    if not unknown:
+        figures = _figures(verdict.raw_error, verdict.expected_error, model)
+        notes += _about_units(model)
     return Headline(heading, far or verdict.word != HELPS, verdict.sentence, figures, tuple(notes))
 
 
@@ -112,24 +126,26 @@ def truth_headline(
         math.sqrt(float(((np.asarray(points, np.float64) - truth) ** 2).mean())) for points in (before, after)
     )
     word = judged(left, raw, math.nan)
-    sentence = f"Against the truth of these simulated data, {_change(raw, left)}."
-    return Headline(
-        _HEADINGS[word], word != HELPS, sentence, _figures(raw, left, _unit(model)), tuple(_risks(guarantee))
-    )
+    sentence = f"Against the truth of these simulated data, {_change(raw, left, model)}."
+    notes = (*_risks(guarantee), *_about_units(model))
+    return Headline(_HEADINGS[word], word != HELPS, sentence, _figures(raw, left, model), notes)
 
 
 def cleaned_headline(whole: Whole, cleaned: Cleaned) -> Headline:
     """Return the error that a mixture expects of queries that it cleaned, unless they show a larger one."""
     model = whole.mixture
-    unit = _unit(model)
     good = cleaned.good[:, None]
     noisy = ~cleaned.missing & good & (cleaned.noise > 0.0)
     gone = cleaned.missing & good
-    notes = [] if model.verdict is None else [f"At the release, for complete points: {model.verdict}"]
-    notes += _risks(model.guarantee)
+    notes = (
+        [] if model.verdict is None else [f"At the release, for the public points of then: {model.verdict}"]
+    )
+    notes += [*_risks(model.guarantee), *_about_units(model)]
     if not noisy.any() and not gone.any():
         sentence = "The queries have neither noise nor missing values: they come back as they are."
         return Headline("There is nothing to clean", True, sentence, notes=tuple(notes))
+    if _is_doubtful(model):
+        return Headline(_DOUBTFUL, True, _MOSTLY_NOISE, notes=tuple(_risks(model.guarantee)))
     table: Table | None
     table, note = _by_column(whole, cleaned, noisy, gone)
     word, parts = HELPS, []
@@ -141,13 +157,13 @@ def cleaned_headline(whole: Whole, cleaned: Cleaned) -> Headline:
         observed = observed_error(cleaned.before, cleaned.after, cleaned.bars, cleaned.noise, judged_by)
         left = expected if observed is None else observed
         word = judged(left, raw, math.nan)
-        figures = _figures(raw, left, unit)
+        figures = _figures(raw, left, model)
         if observed is None:
-            parts.append(f"The mixture expects that {_change(raw, left)}.")
+            parts.append(f"Of measured values, {_change(raw, left, model)}, as the mixture expects.")
         else:
             parts.append(
                 "The queries are further from the cleaned values than the mixture expects: "
-                f"{_change(raw, left)}, where it expects {number(expected, 3)}. "
+                f"{_change(raw, left, model)}, where it expects {number(expected, 3)}. "
                 f"{NOT_ALIKE[0].upper()}{NOT_ALIKE[1:]}."
             )
             table, note = None, ""
@@ -158,11 +174,12 @@ def cleaned_headline(whole: Whole, cleaned: Cleaned) -> Headline:
         end = _root(cleaned.bars[gone])
         count = int(gone.sum())
         parts.append(
-            f"{count:,} missing value{'s were' if count > 1 else ' was'} filled in: the error expected there "
-            f"is {number(end, 3)}, that of the mean of the column {number(start, 3)}."
+            f"{count:,} missing value{'s were' if count > 1 else ' was'} filled in: they are expected to be "
+            f"off by {number(end, 3)}{_unit(model)}, where the mean of the column would be off by "
+            f"{number(start, 3)}."
         )
         if not figures:
-            figures = _figures(start, end, unit)
+            figures = _figures(start, end, model)
             word = judged(end, start, math.nan)
     return Headline(_HEADINGS[word], word != HELPS, " ".join(parts), figures, tuple(notes), table, note)
 
@@ -173,47 +190,70 @@ def _by_column(
     """Return the expected errors of the first columns in their own units, and what they mean."""
     kinds = []  # name before, name after, deviations before (D,), where
     if noisy.any():
-        kinds.append(("measured, as it came", "cleaned", cleaned.noise, noisy))
+        kinds.append(("measured: error before", "after", cleaned.noise, noisy))
     if gone.any():
-        kinds.append(("missing, by the mean", "filled in", whole.spread, gone))
+        kinds.append(("missing: error of the mean", "filled in", whole.spread, gone))
     rows = []
     for j in range(min(_COLUMNS_SHOWN, len(cleaned.noise))):
-        cells = [whole.names[j] + (" (logged)" if whole.logged(j) else "")]
+        cells = [whole.names[j]]
         for _, _, before, where in kinds:
             here = where[:, j]
             pair = (float(before[j]), _root(cleaned.bars[here, j])) if here.any() else None
             cells += ["-"] * 2 if pair is None else [whole.deviation(j, value) for value in pair]
         rows.append(tuple(cells))
     header = ("column", *(name for kind in kinds for name in kind[:2]))
-    note = (
-        "Expected error of a value (root mean square) in the unit of its column; of a logged column relative "
-        "to the value."
-    )
+    note = "How far a value is off, typically (root mean square), in the unit of its column."
+    if any(whole.logged(j) for j in range(len(rows))):
+        note += " Errors in percent are in percent of the value."
     if len(rows) < len(cleaned.noise):
         note += f" The first {len(rows)} of {len(cleaned.noise):,} columns; more are below."
     return Table(header, rows), note
 
 
-def _figures(before: float, after: float, unit: str) -> tuple[Figure, ...]:
+def _figures(before: float, after: float, model: Atlas | Mixture | None) -> tuple[Figure, ...]:
+    """Return both errors; if columns have units of their own, how much of the error is left."""
     ratio = percent(after, before) if before > 0.0 else ""
+    if _in_mads(model):
+        note = "of the error that a value had before, all columns together"
+        return (Figure("error left", ratio, note),) if ratio else ()
+    unit = "in the units of the data"
     return (
         Figure("error of a value before", number(before, 3), unit),
         Figure("error of a value after", number(after, 3), f"{ratio} of that before" if ratio else unit),
     )
 
 
-def _change(before: float, after: float) -> str:
-    verb = "falls" if after < before else "grows" if after > before else "stays"
-    return f"the error of a value {verb} from {number(before, 3)} to {number(after, 3)}"
+def _change(before: float, after: float, model: Atlas | Mixture | None) -> str:
+    end = f"{number(after, 3)}{_unit(model)}"
+    if after == before or before <= 0.0:
+        return f"the error stays at {end}" if after == before else f"the error grows from 0 to {end}"
+    verb = "falls" if after < before else "grows"
+    by = percent(abs(after - before), before)
+    return f"the error {verb} by {by}, from {number(before, 3)} to {end}"
+
+
+def _in_mads(model: Atlas | Mixture | None) -> bool:
+    return model is not None and model.preprocess is not None
 
 
 def _unit(model: Atlas | Mixture | None) -> str:
-    preprocessed = model is not None and model.preprocess is not None
-    return "in preprocessed units, MADs of the columns" if preprocessed else "in the units of the data"
+    return " MADs" if _in_mads(model) else ""
+
+
+def _about_units(model: Atlas | Mixture | None) -> list[str]:
+    return [_MADS] if _in_mads(model) else []
 
 
 def _risks(guarantee: Guarantee) -> list[str]:
     return [condition for condition in guarantee.conditions if condition.startswith(RISK_ACCEPTED)]
+
+
+def _is_doubtful(model: Atlas | Mixture | None) -> bool:
+    """Return True if a mixture was released against the prediction that its records are too few.
+
+    An atlas is judged by public points, a mixture mostly by what it expects itself.
+    """
+    return isinstance(model, Mixture) and any(f"'{TOO_FEW}'" in risk for risk in _risks(model.guarantee))
 
 
 def _root(values: Floats) -> float:

@@ -25,12 +25,17 @@ from dpmd_fast.status import words_of
 STATUSES = {
     "ok": "cleaned",
     "filled": "cleaned, and missing values filled in",
-    "clipped": "cleaned; a value beyond the limit of the preprocessing was moved as the limit would be",
-    "failed": "unchanged: the result is beyond the range of its type",
+    "clipped": "cleaned; an extreme value was moved as if it were at the limit of the preprocessing",
+    "failed": "unchanged: the result is too large a number for its type",
 }
 _LISTED = 20  # rows with a status
 _DRAWN_ROWS, _DRAWN_COLUMNS = 2, 16  # complete and incomplete rows in pictures, columns of each
 _WITHIN = 2.0  # error bars, in the comparison with the truth
+# Share of the variance of a column that an error bar leaves: up to the first a value is called well known, up
+# to the second partly known, beyond it mostly guessed [choice]
+_WELL, _PARTLY = 0.25, 0.75
+_WORDS = ("well known", "partly known", "mostly guessed")
+_NAMED = 8  # columns in a sentence
 
 
 class Cleaned(NamedTuple):
@@ -39,7 +44,9 @@ class Cleaned(NamedTuple):
     before: Floats
     after: Floats
     bars: Floats
-    own_bars: Floats  # in original units
+    own_before: Floats  # in original units, as the next two
+    own_after: Floats
+    own_bars: Floats
     missing: NDArray[np.bool_]
     good: NDArray[np.bool_]  # rows that did not fail
     status: NDArray[np.str_]
@@ -52,6 +59,7 @@ def cleaned_of(whole: Whole, raw: Points, noise: Any) -> Cleaned:
     noises = checked_noise(noise, mixture.n_columns, mixture.column_names, mixture.preprocess)
     moved, own, codes = mixture.cleaner(noise).move_with_deviations(raw, name="queries")
     before, after, bars = (np.asarray(values, dtype=np.float64) for values in (raw, moved, own))
+    originals = before, after, bars
     if mixture.preprocess is not None:
         logged = np.flatnonzero(mixture.preprocess.log)
         bars = bars / np.array(mixture.preprocess.scale)
@@ -60,9 +68,7 @@ def cleaned_of(whole: Whole, raw: Points, noise: Any) -> Cleaned:
         after = mixture.preprocess.forward_block(after, "queries")
     status = words_of(codes)
     missing = np.isnan(np.asarray(raw))
-    return Cleaned(
-        before, after, bars, np.asarray(own, np.float64), missing, status != "failed", status, noises
-    )
+    return Cleaned(before, after, bars, *originals, missing, status != "failed", status, noises)
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,80 @@ class Known:
 
 
 def known_of(whole: Whole, cleaned: Cleaned) -> Known:
-    """Say, column by column, how much is known and how much is guessed."""
+    """Say in words, column by column, how much is known and how much is guessed."""
     m, D = cleaned.before.shape
+    there, gone = ~cleaned.missing & cleaned.good[:, None], cleaned.missing & cleaned.good[:, None]
+    shown = range(min(D, COLUMNS_SHOWN))
+    missing = int(cleaned.missing.sum())
+    rows = []
+    for j in shown:
+        cells = [
+            whole.names[j],
+            percent(int(cleaned.missing[:, j].sum()), m),
+            _told(whole, cleaned, j, there),
+        ]
+        rows.append((*cells, _told(whole, cleaned, j, gone)) if missing else tuple(cells))
+    header = ("column", "missing", "a measured value, cleaned", "a missing value, filled in")
+    sentence = "No value was missing."
+    if missing:
+        sentence = f"{missing:,} values ({percent(missing, m * D)}) were missing and are guesses. "
+        sentence += _summary(whole, cleaned, gone)
+    note = (
+        "\u00b1 is the error bar, one standard deviation in the unit of the column, of a typical query. A "
+        "value is called well known if its error bar leaves less than a quarter of the variance that the "
+        "column has among the records, and mostly guessed if it leaves more than three quarters. Filled-in "
+        "values are "
+        "guesses from the other values of the same query; they hold only if a value is missing for reasons "
+        "that have nothing to do with what it would have been."
+    )
+    if len(shown) < D:
+        note += f" The first {len(shown)} of {D:,} columns."
+    table = Table(header if missing else header[:3], rows)
+    return Known(sentence, table, note, _examples(whole, cleaned), _statuses(cleaned.status), missing)
+
+
+def _word(whole: Whole, cleaned: Cleaned, j: int, rows: NDArray[np.bool_]) -> str:
+    """Return how well the values of a column at `rows` (m,) are known."""
+    left = (float(np.median(cleaned.bars[rows, j])) / float(whole.spread[j])) ** 2
+    return _WORDS[(left > _WELL) + (left > _PARTLY)]
+
+
+def _told(whole: Whole, cleaned: Cleaned, j: int, where: NDArray[np.bool_]) -> str:
+    rows = where[:, j]
+    if not rows.any():
+        return "-"
+    bar = float(np.median(cleaned.own_bars[rows, j]))
+    if bar == 0.0:
+        return "as measured"
+    return f"\u00b1\u00a0{number(bar, 3)}, {_word(whole, cleaned, j, rows)}"
+
+
+def _summary(whole: Whole, cleaned: Cleaned, gone: NDArray[np.bool_]) -> str:
+    """Say in which columns missing values are well known, partly known or mostly guessed."""
+    groups: dict[str, list[str]] = {word: [] for word in _WORDS}
+    for j in np.flatnonzero(gone.any(axis=0)):
+        groups[_word(whole, cleaned, int(j), gone[:, j])].append(whole.names[j])
+    parts = []
+    for word, names in groups.items():
+        if names:
+            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+            parts.append(f"{word}: {', '.join(names[:_NAMED])}{more}")
+    return f"Filled in, they are {'; '.join(parts)}." if parts else ""
+
+
+# The same in numbers
+
+
+@dataclass(frozen=True)
+class Bars:
+    sentence: str
+    table: Table
+    note: str
+
+
+def bars_of(whole: Whole, cleaned: Cleaned) -> Bars:
+    """Compare the error bars of every column with its noise and its spread."""
+    D = cleaned.before.shape[1]
     measured = ~cleaned.missing & cleaned.good[:, None]
     filled = cleaned.missing & cleaned.good[:, None]
     shown = range(min(D, COLUMNS_SHOWN))
@@ -94,31 +172,20 @@ def known_of(whole: Whole, cleaned: Cleaned) -> Known:
     )
     noisy = measured & (cleaned.noise > 0.0)
     raw = float(np.where(noisy, cleaned.noise**2, 0.0).sum())
-    expected = float((cleaned.bars[noisy] ** 2).sum()) / raw if raw > 0.0 else None
-    missing = int(cleaned.missing.sum())
     sentence = "The noise is 0: measured values stay as they are, and only missing ones are filled in."
-    if expected is not None:
+    if raw > 0.0:
+        expected = float((cleaned.bars[noisy] ** 2).sum()) / raw
         sentence = (
             f"If the queries are like the records, a mean squared error of {number(expected, 3)} is expected "
             "in the measured values, where 1 is that of the queries as they came."
         )
-    if missing:
-        sentence += f" {missing:,} values ({percent(missing, m * D)}) were missing and are guesses."
     note = (
-        "Error bars are medians over the queries, in the unit of the column; noise and spread of a logged "
-        "column are relative. A value is known if its error bar is small against the spread of its column in "
-        "the released mixture, and guessed if it is nearly as large."
+        "Error bars are medians over the queries, in the unit of the column; noise of a logged column is "
+        "relative. The spread is the standard deviation of the column in the released mixture."
     )
     if len(shown) < D:
         note += f" The first {len(shown)} of {D:,} columns."
-    return Known(
-        sentence,
-        Table(header, rows),
-        note,
-        _examples(whole, cleaned),
-        _statuses(cleaned.status),
-        missing,
-    )
+    return Bars(sentence, Table(header, rows), note)
 
 
 def _column(
@@ -171,19 +238,27 @@ def _example(whole: Whole, cleaned: Cleaned, row: int) -> Picture:
     D = len(before)
     change = np.where(missing, np.inf, np.abs(after - before))
     columns = np.sort(np.argsort(-change, kind="stable")[:_DRAWN_COLUMNS])
-    gone = f"{int(missing.sum()):,} of {D:,} values were missing" if missing.any() else "complete"
-    caption = f"Row {row}: {gone}. Error bars are one standard deviation."
+    gone = f"{int(missing.sum()):,} of {D:,} values were missing" if missing.any() else "nothing was missing"
+    caption = f"Row {row}: {gone}."
     if len(columns) < D:
         caption += f" The {len(columns)} columns that changed most."
     return row_picture(
         f"Query of row {row} before and after",
         [whole.names[j] for j in columns],
+        [_values(cleaned, row, int(j)) for j in columns],
         before[columns],
         after[columns],
         (cleaned.bars[row] / whole.spread)[columns],
         missing[columns],
         caption,
     )
+
+
+def _values(cleaned: Cleaned, row: int, j: int) -> str:
+    """Return a value before and after with its error bar, in its own unit."""
+    came = "missing" if cleaned.missing[row, j] else number(float(cleaned.own_before[row, j]), 3)
+    now, bar = float(cleaned.own_after[row, j]), float(cleaned.own_bars[row, j])
+    return f"{came} \u2192 {number(now, 3)} \u00b1 {number(bar, 2)}"
 
 
 def mixture_truth_of(whole: Whole, cleaned: Cleaned, truth: Points) -> Truth:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpmd_fast.kernels.eigen.spectra import spectra
+from dpmd_fast.kernels.linear import cholesky, lower_inverse, product, weighted
 from dpmd_fast.models.gaussians.tuning import LEAST_MASS
 from dpmd_fast.models.mixture import Mixture
 from dpmd_fast.models.preprocessor import Floats
@@ -62,10 +64,10 @@ class Whole:
 
 def whole_of(mixture: Mixture, names: Sequence[str] | None) -> Whole:
     """Return mean and covariance of a mixture."""
-    mean: Floats = mixture.weights @ mixture.means
+    mean: Floats = weighted(mixture.weights, mixture.means)
     gaps = mixture.means - mean
-    within = np.einsum("k,kij->ij", mixture.weights, mixture.covariances)
-    covariance: Floats = within + (gaps * mixture.weights[:, None]).T @ gaps
+    within = weighted(mixture.weights, mixture.covariances)
+    covariance: Floats = within + weighted(mixture.weights, gaps[:, :, None] * gaps[:, None, :])
     labels = [f"column {j}" for j in range(mixture.n_columns)] if names is None else list(names)
     return Whole(mixture, mean, covariance, np.sqrt(np.diagonal(covariance)), labels)
 
@@ -127,8 +129,8 @@ def _traits(whole: Whole, component: int) -> str:
 
 def _columns(whole: Whole, shown: int) -> Table:
     correlation = whole.covariance / whole.spread[:, None] / whole.spread
-    inverse = np.linalg.inv(correlation + _ROUNDING * np.eye(len(correlation)))
-    alone = 1.0 / np.diagonal(inverse)  # variance that the other columns leave
+    inverse = lower_inverse(cholesky(correlation + _ROUNDING * np.eye(len(correlation))))
+    alone = 1.0 / (inverse**2).sum(axis=0)  # variance that the other columns leave
     center = whole.center
     rows = [
         (
@@ -147,14 +149,15 @@ def _map(whole: Whole) -> Picture | None:
     mixture = whole.mixture
     if mixture.n_columns < 2:
         return None
-    values, vectors = np.linalg.eigh(whole.covariance)
+    values, vectors = spectra(whole.covariance)
     axes = vectors[:, [-1, -2]]
-    axes = axes * np.where(
-        axes[np.abs(axes).argmax(axis=0), [0, 1]] < 0.0, -1.0, 1.0
-    )  # a sign of its own choice
     shares = values[[-1, -2]] / values.sum()
     names = [f"principal axis {j + 1} ({100.0 * share:.3g} % of variance)" for j, share in enumerate(shares)]
     inside = np.einsum("ia,kij,jb->kab", axes, mixture.covariances, axes)
     return component_map(
-        mixture.weights, (mixture.means - whole.mean) @ axes, inside, axes.T @ whole.covariance @ axes, names
+        mixture.weights,
+        product(mixture.means - whole.mean, axes),
+        inside,
+        product(product(axes.T, whole.covariance), axes),
+        names,
     )

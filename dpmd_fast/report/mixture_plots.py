@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmd_fast.kernels.eigen.spectra import spectra
 from dpmd_fast.report.plots import (
     COLORS,
     GREY,
@@ -21,7 +22,7 @@ from dpmd_fast.report.plots import (
 )
 
 _NUMBERED = 20  # components that are numbered in their map
-_BESIDE = 3.0  # deviations of the whole mixture that the map shows at least
+_LETTERS = 18  # of a column's name beside a row, which has its values on the other side
 
 
 def component_map(
@@ -74,7 +75,7 @@ def component_map(
 def _ellipse(center: Floats, covariance: Floats, **looks: Any) -> Any:
     from matplotlib.patches import Ellipse
 
-    values, vectors = np.linalg.eigh(covariance)
+    values, vectors = spectra(covariance)
     width, height = 2.0 * np.sqrt(np.maximum(values, 0.0))
     angle = float(np.degrees(np.arctan2(vectors[1, 0], vectors[0, 0])))
     return Ellipse((float(center[0]), float(center[1])), width, height, angle=angle, **looks)
@@ -83,13 +84,17 @@ def _ellipse(center: Floats, covariance: Floats, **looks: Any) -> Any:
 def row_picture(
     title: str,
     names: Sequence[str],
+    values: Sequence[str],
     before: Floats,
     after: Floats,
     bars: Floats,
     filled: NDArray[np.bool_],
     caption: str,
 ) -> Picture:
-    """Draw one query, column by column: as it came, and cleaned or filled in with an error bar."""
+    """Draw one query, column by column: as it came, and cleaned or filled in with an error bar.
+
+    `before`, `after` and `bars` are in spreads from the mean; `values` are texts in the columns' own units.
+    """
     places = np.arange(len(names))[::-1]
     with new_figure(height=1.3 + 0.26 * len(names)) as (figure, done):
         axis = figure.subplots()
@@ -117,8 +122,16 @@ def row_picture(
                     linewidth=1.3,
                     label=name,
                 )
-        axis.set_yticks(places, labels=[shortened(name) for name in names])
+        axis.set_yticks(places, labels=[shortened(name, _LETTERS) for name in names])
         axis.set_ylim(-0.7, len(names) - 0.3)
-        axis.set_xlabel("distance from the mean, in spreads of the column")
+        for place, value in zip(places, values, strict=True):
+            axis.annotate(
+                value,
+                (1.02, place),
+                xycoords=("axes fraction", "data"),
+                va="center",
+                fontsize=8.5,
+            )
+        axis.set_xlabel("low \u2190 mean of the records \u2192 high, in spreads")
         put_legend(axis)
         return done(title, caption)

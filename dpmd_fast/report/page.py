@@ -9,7 +9,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +19,7 @@ from dpmd_fast.atomic import atomic_write, check_target
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.models.mixture import Mixture
-from dpmd_fast.privacy.guarantee import Guarantee, not_below
+from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.privacy.ledger.charge import Receipt
 from dpmd_fast.privacy.ledger.ledger import Ledger
 from dpmd_fast.report.checks import (
@@ -36,17 +36,25 @@ from dpmd_fast.report.checks import (
     one_line,
     texts_of,
 )
+from dpmd_fast.report.facts import (
+    atlas_facts,
+    facts_of,
+    in_numbers,
+    meaning_of,
+    mixture_facts,
+    mixture_tiles,
+    run_tiles,
+)
 from dpmd_fast.report.headline import cleaned_headline, model_headline, truth_headline
-from dpmd_fast.report.known import Known, cleaned_of, known_of, mixture_truth_of
+from dpmd_fast.report.known import bars_of, cleaned_of, known_of, mixture_truth_of
 from dpmd_fast.report.mixture import components_of, whole_of
-from dpmd_fast.report.parts import account_of, budgeting, number, percent, signals_of
+from dpmd_fast.report.parts import Account, account_of, budgeting, signals_of
 from dpmd_fast.report.plots import before_and_after, plane_of
 from dpmd_fast.report.queries import (
     AMONG,
     COMPARED,
     DRAWN,
     MOVED,
-    Moved,
     geometry_of,
     moved_of,
     sample_rows,
@@ -57,13 +65,10 @@ from dpmd_fast.report.queries import (
 __all__ = ["Section", "write_report"]
 
 
-class Fact(NamedTuple):
-    name: str
-    value: str
-    note: str = ""
-
-
-_PREPROCESSED = Fact("preprocessing", "log of some columns, centre, scale, clip")
+_CAUTION = (
+    "An atlas moves a point to the surface near which the records lie. Along the surface, nobody can tell "
+    "noise from signal: that part of the error stays. There are no error bars for single values."
+)
 _PUBLIC = (
     "Everything here is public, was released under the guarantee above, or was computed from such values; "
     "the reference was not read."
@@ -125,7 +130,7 @@ def write_report(
     column_names : sequence of str, optional
         By default those of the model.
     sections : sequence of Section
-        Shown after all others.
+        Shown after the results and before the details.
     """
     check_target(path, overwrite=True)
     if not isinstance(title, str):
@@ -136,11 +141,10 @@ def write_report(
     check_sections(sections)
     ledger, dataset, own = ledger_of(ledger, dataset, receipt, model)
     account = None if ledger is None else account_of(ledger, str(dataset), own)
-    left = None if account is None else account.left
     if mixture is not None:
         made = {"denoised": denoised, "status": status, "public_points": public_points}
         check_mixture_run(queries, noise, truth, made)
-        parts = _mixture_parts(mixture, queries, noise, truth, column_names, asked, left)
+        parts = _mixture_parts(mixture, queries, noise, truth, column_names, asked, account)
     elif noise is not None:
         raise UserValueError("noise: must be left out without a mixture")
     else:
@@ -150,14 +154,28 @@ def write_report(
                 raise UserValueError(f"{name} = None: must be given, unless the page is about a mixture")
         bandwidth = bandwidth_of(atlas, parameters)
         parts = _moved_parts(
-            run, atlas, guarantee, public_points, truth, column_names, asked, left, bandwidth
+            run, atlas, guarantee, public_points, truth, column_names, asked, account, bandwidth
         )
     page = {
-        **dict.fromkeys(("maps", "signal", "moved", "unchanged", "geometry", "components", "known", "truth")),
+        **dict.fromkeys(
+            (
+                "maps",
+                "signal",
+                "moved",
+                "unchanged",
+                "geometry",
+                "components",
+                "known",
+                "bars",
+                "truth",
+                "caution",
+            )
+        ),
         **parts,
         "title": one_line(title),
         "guarantee": guarantee,
-        "meaning": _meaning(guarantee),
+        "meaning": meaning_of(guarantee),
+        "in_numbers": in_numbers(guarantee),
         "budget": budgeting(guarantee, model, account),
         "sections": sections,
         "versions": _versions(),
@@ -176,7 +194,7 @@ def _moved_parts(
     truth: ArrayLike | None,
     column_names: Sequence[str] | None,
     asked: Mapping[str, str],
-    left: float | None,
+    account: Account | None,
     bandwidth: float | None,
 ) -> dict[str, Any]:
     """Return the parts of a page about queries that an atlas or an estimator moved."""
@@ -193,18 +211,18 @@ def _moved_parts(
         raise UserValueError(f"public_points has {public.shape[1]} features: must have {D}, as queries")
     states = checked_status(run["status"], m)
     names = checked_names(column_names, atlas, D)
-    units = ""
+    own, units = (raw, clean), ""
     if atlas is not None and atlas.preprocess is not None:
         forward = atlas.preprocess.forward
         raw, clean = forward(raw, name="queries"), forward(clean, name="denoised")
         known = None if known is None else forward(known, name="truth")
         public = None if public is None else forward(public, name="public_points")
-        units = " Distances, neighbours and maps are in preprocessed units."
+        units = " Distances, neighbours and maps are in preprocessed units, changes of columns in their own."
     moved = np.isin(states, MOVED)
     headline = model_headline(atlas, guarantee, moved)
     if known is not None:
         headline = truth_headline(atlas, guarantee, raw, clean, known)
-    moves = moved_of(raw, clean, moved, bandwidth, names)
+    moves = moved_of(raw, clean, moved, bandwidth, names, own)
     shown = raw if public is None else public
     plane = plane_of(np.asarray(shown[sample_rows(len(shown), AMONG)], dtype=np.float64), names)
     drawn = sample_rows(m, DRAWN)
@@ -213,12 +231,13 @@ def _moved_parts(
     return {
         "subtitle": f"{m:,} public queries of {D:,} columns, {_route(atlas)}.",
         "headline": headline,
-        "tiles": _tiles(m, D, moves, bandwidth, guarantee, left),
+        "tiles": run_tiles(m, D, int(moved.sum()), guarantee, account),
         "maps": before_and_after(plane, before, after, moved[drawn]),
         "map_note": _map_note(m, len(drawn), D, public is None),
-        "facts": [*_facts(asked, guarantee, m, D), *_atlas_facts(atlas, D)],
+        "facts": [*facts_of(asked, guarantee, m, D), *atlas_facts(atlas, D)],
         "signal": None if atlas is None else signals_of(atlas, plane, before),
         "moved": moves,
+        "caution": None if atlas is None else _CAUTION,
         "unchanged": unchanged_of(states),
         "geometry": geometry_of(raw, clean, moved, public, centers),
         "truth": None if known is None else truth_of(raw, clean, known),
@@ -233,18 +252,18 @@ def _mixture_parts(
     truth: ArrayLike | None,
     column_names: Sequence[str] | None,
     asked: Mapping[str, str],
-    left: float | None,
+    account: Account | None,
 ) -> dict[str, Any]:
     """Return the parts of a page about a mixture, and about the queries that it cleans if there are any."""
     K, D = mixture.means.shape
     whole = whole_of(mixture, checked_names(column_names, mixture, D))
-    m, known, exact = 0, None, None
+    m, known, bars, exact = 0, None, None, None
     headline = model_headline(mixture, mixture.guarantee, None)
     if queries is not None:
         raw = checked_points("queries", queries, columns=D, missing=True)
         m = len(raw)
         cleaned = cleaned_of(whole, raw, noise)
-        known = known_of(whole, cleaned)
+        known, bars = known_of(whole, cleaned), bars_of(whole, cleaned)
         headline = cleaned_headline(whole, cleaned)
         exact = None if truth is None else mixture_truth_of(whole, cleaned, checked_like("truth", truth, raw))
     model = f"a mixture of {K} component{'s' if K > 1 else ''}"
@@ -252,10 +271,11 @@ def _mixture_parts(
     return {
         "subtitle": f"{m:,} public queries of {D:,} columns, cleaned with {model}." if m else alone,
         "headline": headline,
-        "tiles": _mixture_tiles(mixture, m, known, left),
-        "facts": [*_facts(asked, mixture.guarantee, m or None, D), *_mixture_facts(mixture)],
+        "tiles": mixture_tiles(mixture, m, None if known is None else known.missing, account),
+        "facts": [*facts_of(asked, mixture.guarantee, m or None, D), *mixture_facts(mixture)],
         "components": components_of(whole),
         "known": known,
+        "bars": bars,
         "truth": exact,
         "about": f"{_PUBLIC} Means, ellipses and spreads are those of the released mixture.",
     }
@@ -280,94 +300,6 @@ def _render(page: dict[str, Any]) -> bytes:
 
 def _route(atlas: Atlas | None) -> str:
     return "moved by an atlas" if atlas is not None else "moved for this run alone"
-
-
-def _meaning(guarantee: Guarantee) -> str:
-    if guarantee.holds == "not private":
-        return "Do not pass this result on: it protects nobody's record."
-    difference = (
-        "held one given record or another in its place"
-        if guarantee.adjacency == "replace-one"
-        else "held one given record or did not"
-    )
-    hard = (
-        f"whoever sees the result can hardly tell whether the reference {difference}: that is as hard as "
-        f"telling one draw of N(0, 1) from one of N({number(guarantee.mu)}, 1)."
-    )
-    if guarantee.holds == "conditional":
-        return f"If all that it rests on is true (see the end of the page), {hard}"
-    return hard[0].upper() + hard[1:]
-
-
-def _tiles(
-    m: int, D: int, moves: Moved, bandwidth: float | None, guarantee: Guarantee, left: float | None
-) -> list[Fact]:
-    count = len(moves.distances)
-    tiles = [
-        Fact("queries", f"{m:,}", f"{D:,} columns"),
-        Fact("moved", percent(count, m), f"{count:,} queries"),
-        Fact("unchanged", f"{m - count:,}", percent(m - count, m)),
-    ]
-    if count:
-        middle = float(np.median(moves.distances))
-        note = "" if bandwidth is None else f"{number(middle / bandwidth)} bandwidths"
-        tiles.append(Fact("median move", number(middle), note))
-    claim = f"epsilon {not_below(guarantee.epsilon)}, delta {not_below(guarantee.delta)}"
-    tiles.append(Fact("spent, mu²", number(guarantee.mu**2), claim))
-    if left is not None:
-        tiles.append(Fact("left, mu²", number(left), "of the data set's total"))
-    return tiles
-
-
-def _mixture_tiles(mixture: Mixture, m: int, known: Known | None, left: float | None) -> list[Fact]:
-    K, D = mixture.means.shape
-    guarantee = mixture.guarantee
-    tiles = [Fact("queries", f"{m:,}", f"{D:,} columns")] if m else []
-    if known is not None:
-        tiles.append(Fact("values missing", percent(known.missing, m * D), f"{known.missing:,} values"))
-    weakest = number(min(mixture.signal_to_noise), 3)
-    tiles.append(Fact("components", f"{K:,}", f"mass over noise at least {weakest}"))
-    claim = f"epsilon {not_below(guarantee.epsilon)}, delta {not_below(guarantee.delta)}"
-    tiles.append(Fact("spent, mu²", number(guarantee.mu**2), claim))
-    if left is not None:
-        tiles.append(Fact("left, mu²", number(left), "of the data set's total"))
-    return tiles
-
-
-def _facts(asked: Mapping[str, str], guarantee: Guarantee, m: int | None, D: int) -> list[Fact]:
-    facts = [
-        *asked.items(),
-        *(() if m is None else (("number of queries", f"{m:,}"),)),
-        ("number of columns", f"{D:,}"),
-        ("epsilon claimed", not_below(guarantee.epsilon)),
-        ("delta claimed", not_below(guarantee.delta)),
-        ("mu", number(guarantee.mu)),
-    ]
-    if "adjacency" not in asked:
-        facts.append(("adjacency", guarantee.adjacency))
-    return [Fact(name, value) for name, value in facts]
-
-
-def _atlas_facts(atlas: Atlas | None, D: int) -> list[Fact]:
-    if atlas is None:
-        return []
-    facts = [
-        Fact("dimension of the charts", str(atlas.dim)),
-        Fact("bandwidth of the charts", number(atlas.bandwidth)),
-        Fact("rounds", str(len(atlas.layers))),
-        Fact("charts", f"{len(atlas.layers[0].masses):,}"),
-    ]
-    if atlas.subspace is not None:
-        facts.append(Fact("subspace", f"{atlas.subspace.basis.shape[1]} of {D} dimensions"))
-    if atlas.preprocess is not None:
-        facts.append(_PREPROCESSED)
-    return facts
-
-
-def _mixture_facts(mixture: Mixture) -> list[Fact]:
-    facts = [Fact("components of the mixture", str(len(mixture.weights)))]
-    facts.append(Fact("releases", str(len(mixture.spends))))
-    return facts if mixture.preprocess is None else [*facts, _PREPROCESSED]
 
 
 def _map_note(m: int, drawn: int, D: int, queries_alone: bool) -> str:

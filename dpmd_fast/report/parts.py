@@ -66,7 +66,8 @@ class Account:
 
     dataset: str
     guarantee: Guarantee
-    left: float
+    left: float  # mu^2, as the total
+    total: float
     parts: list[Share]
     history: Table
     note: str
@@ -125,7 +126,7 @@ def account_of(ledger: Ledger, dataset: str, own: int | None) -> Account:
         cost = number(math.fsum(spend.mu2 for spend in earlier))
         note += f" {len(earlier):,} earlier spends, mu² = {cost} together, are not listed."
     header = ("spend", "time", "mechanism", "mu²", "of the total", "holds")
-    return Account(dataset, statement.guarantee, left, parts, Table(header, rows), note)
+    return Account(dataset, statement.guarantee, left, total.mu2, parts, Table(header, rows), note)
 
 
 # Signal

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmd_fast.kernels.eigen.spectra import spectra
+from dpmd_fast.kernels.linear import gram, product, weighted
+
 Floats = NDArray[np.float64]
 
 INK = "#1f2933"
@@ -26,6 +29,7 @@ WIDTH = 4.6  # inches, so that letters are readable at the width of a phone
 _PATHS = 400  # queries whose path is drawn
 _SIGNAL = "signal over noise of a chart, S/s"
 _LETTERS = 28  # of the name of an axis
+_MOST_POINTS = 500  # that choose the plane of a map, if there are more columns
 
 # A figure in a page must not depend on somebody's matplotlibrc, nor its bytes on the run.
 _STYLE = {
@@ -62,7 +66,7 @@ class Plane:
     names: tuple[str, str]
 
     def __call__(self, points: Any) -> Floats:
-        return (np.asarray(points, dtype=np.float64) - self.center) @ self.axes
+        return product(np.asarray(points, dtype=np.float64) - self.center, self.axes)
 
 
 def plane_of(public: Floats, column_names: Sequence[str] | None = None) -> Plane:
@@ -73,13 +77,27 @@ def plane_of(public: Floats, column_names: Sequence[str] | None = None) -> Plane
         return Plane(np.zeros(2), np.eye(2), (shortened(names[0]), shortened(names[1])))
     center = public.mean(axis=0)
     scale = np.abs(public - center).max() or 1.0
-    _, values, vectors = np.linalg.svd((public - center) / scale, full_matrices=False)
-    axes = np.zeros((D, 2))
-    axes[:, : min(2, len(vectors))] = vectors[:2].T
-    axes *= np.where(axes[np.abs(axes).argmax(axis=0), [0, 1]] < 0.0, -1.0, 1.0)  # a sign of its own choice
-    energy = np.r_[values**2, 0.0] / max(float((values**2).sum()), 1e-300)
+    axes, energy = _principal((public - center) / scale)
     first, second = (f"principal axis {j + 1} ({100.0 * energy[j]:.3g} % of variance)" for j in (0, 1))
     return Plane(center, axes, (first, second))
+
+
+def _principal(points: Floats) -> tuple[Floats, Floats]:
+    """Return the directions (D, 2) in which centred points vary most, and their shares of the variance."""
+    D = points.shape[1]
+    points = points[:: -(-len(points) // _MOST_POINTS)] if D > _MOST_POINTS else points
+    total = max(float((points**2).sum()), 1e-300)
+    if len(points) >= D:
+        values, vectors = spectra(gram(points))
+        return np.ascontiguousarray(vectors[:, :-3:-1]), np.maximum(values[:-3:-1], 0.0) / total
+    values, vectors = spectra(gram(points.T))
+    axes, energy = np.zeros((D, 2)), np.zeros(2)
+    for place, value in enumerate(values[:-3:-1]):
+        if value > 0.0:
+            axis = weighted(vectors[:, -1 - place], points)
+            axis /= np.sqrt((axis**2).sum()) * np.copysign(1.0, axis[np.abs(axis).argmax()])
+            axes[:, place], energy[place] = axis, value / total
+    return axes, energy
 
 
 def before_and_after(plane: Plane, raw: Floats, denoised: Floats, moved: NDArray[np.bool_]) -> list[Picture]:
@@ -323,5 +341,5 @@ def _beyond(count: int, what: str) -> str:
     return f" {count:,} {what}." if count else ""
 
 
-def shortened(text: str) -> str:
-    return text if len(text) <= _LETTERS else text[: _LETTERS - 1] + "…"
+def shortened(text: str, letters: int = _LETTERS) -> str:
+    return text if len(text) <= letters else text[: letters - 1] + "…"

@@ -26,10 +26,10 @@ COMPARED = 5_000  # queries whose neighbours are looked up
 AMONG = 20_000  # public points among which they are
 STATUSES = {
     "ok": "moved",
-    "clipped": "moved, but from the limit of the preprocessing",
-    "outside": "no chart of the atlas in reach",
-    "no_neighbor": "not enough of the reference around it",
-    "failed": "thrown out of reach on the way",
+    "clipped": "moved, as if its extreme values were at the limit of the preprocessing",
+    "outside": "too far from all that was released about the records",
+    "no_neighbor": "not enough records around it",
+    "failed": "it would have been thrown far away by noise",
 }
 MOVED = ("ok", "clipped")
 _BLOCK = 1 << 22  # values compared at a time
@@ -59,26 +59,34 @@ def moved_of(
     moved: NDArray[np.bool_],
     bandwidth: float | None,
     column_names: Sequence[str] | None,
+    own: tuple[Points, Points],
 ) -> Moved:
+    """Summarise distances in the units of `raw` and `denoised`, and moves of columns in their `own`."""
     count = int(moved.sum())
     if not count:
         return Moved("No query moved.", np.empty(0), None, None, [], "")
-    distances, mean_moves, deviations = _measure(raw, denoised, moved)
+    distances, sizes, deviations = _measure(raw, denoised, moved)
+    if own[0] is not raw:
+        _, sizes, deviations = _measure(*own, moved)
     rows = [("distance", *_summary(distances))]
     if bandwidth is not None:
         rows.append(("in bandwidths", *_summary(distances / bandwidth)))
     names = [f"column {j}" for j in range(raw.shape[1])] if column_names is None else list(column_names)
-    order = np.argsort(-mean_moves, kind="stable")[:_COLUMNS_SHOWN]
-    most = float(mean_moves.max())
+    parts = np.divide(sizes, deviations, out=np.zeros_like(sizes), where=deviations > 0.0)
+    order = np.argsort(-parts, kind="stable")[:_COLUMNS_SHOWN]
+    most = float(parts.max())
     columns = [
         Share(
             names[j],
-            number(float(mean_moves[j])) + _of_deviation(float(mean_moves[j]), float(deviations[j])),
-            float(mean_moves[j]) / most if most > 0.0 else 0.0,
+            number(float(sizes[j]), 3) + _of_deviation(float(sizes[j]), float(deviations[j])),
+            float(parts[j]) / most if most > 0.0 else 0.0,
         )
         for j in order
     ]
-    note = "Mean size of the move in each column, and what part of the deviation of the raw queries that is."
+    note = (
+        "How far a value moved on average, in the unit of its column and in percent of the spread (standard "
+        "deviation) of the queries in that column."
+    )
     if len(names) > len(order):
         note += f" The {len(order)} of {len(names):,} columns that moved most."
     sentence = (
@@ -110,7 +118,7 @@ def _measure(raw: Points, denoised: Points, moved: NDArray[np.bool_]) -> tuple[F
 
 
 def _of_deviation(move: float, deviation: float) -> str:
-    return f", {percent(move, deviation)}" if deviation > 0.0 else ""
+    return f" ({percent(move, deviation)} of the spread)" if deviation > 0.0 else ""
 
 
 def _summary(values: Floats) -> tuple[str, ...]:

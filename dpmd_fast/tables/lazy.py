@@ -36,7 +36,13 @@ def transform_batches(
 ) -> Iterator[Any]:
     """Yield Arrow record batches with the columns of a model cleaned, one for one; others pass through.
 
-    A mixture needs `noise`. It and `on_missing` are those of the model's `transform`.
+    Parameters
+    ----------
+    model : Atlas or Mixture
+    batches : iterable of Arrow record batches
+    n_threads : int, optional
+    noise, on_missing
+        As for the model's `transform`; a mixture needs `noise`.
     """
     return _transform_batches(_without_receipt(cleaner_of(model, noise, on_missing)), batches, n_threads)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeGuard
 
 import numpy as np
 
-from dpmd_fast.arguments import LARGEST, Points, check_range, checked_choice, in_range, shown
+from dpmd_fast.arguments import Points, check_range, checked_choice, in_range, limit_in, shown
 from dpmd_fast.errors import UserValueError, either
 from dpmd_fast.status import MISSING, Codes
 
@@ -159,7 +159,7 @@ def check_rows(cleaner: RowCleaner, what: str, block: Points, first_row: int = 0
     try:
         check_range(what, block, missing=missing)
     except UserValueError as problem:
-        bad = ~(np.abs(block) <= LARGEST)
+        bad = ~(np.abs(block) <= limit_in(block))
         if missing:
             bad &= ~np.isnan(block)
         row, place = (int(number) for number in np.argwhere(bad)[0])

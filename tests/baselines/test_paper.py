@@ -313,6 +313,7 @@ def test_reference_properties_in_the_order_given():
     assert list(model.neighbor_counts_) == [len(naive.ball(Y, y, 0.7)) for y in Y]
 
 
+@pytest.mark.slow
 def test_many_queries_in_several_blocks_get_the_noise_they_are_due():
     # mean noise alone: what is added to each query is then known, in whatever order queries are visited
     rng = np.random.default_rng(2)

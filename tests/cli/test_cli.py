@@ -132,7 +132,8 @@ def test_help_has_an_example(capsys, verb):
     assert "Example:" in run(capsys, f"{verb} --help")
 
 
-LONG = {"audit": pytest.mark.slow}  # minutes; tests/lab/test_audit.py runs parts of it
+# minutes; tests/lab/test_audit.py and test_experiments.py run parts of them
+LONG = {"audit": pytest.mark.slow, "experiment": pytest.mark.slow}
 
 
 @pytest.mark.parametrize(
@@ -471,7 +472,7 @@ def test_names_in_a_ledger_cannot_drive_the_terminal(here, capsys):
     book = Ledger("hostile.db")
     book.create("lab", 2.0, 1e-5)
     spend = book.spend("lab", 0.01, "of our own")
-    book.record_file(spend.id, "/tmp/\x1b[2J\x1b[1;31mnothing\u202e\x07\r.dpmd")
+    book.record_file(spend.id, "results/\x1b[2J\x1b[1;31mnothing\u202e\x07\r.dpmd")
     out = run(capsys, "ledger show --ledger hostile.db")
     assert "\\x1b[2J\\x1b[1;31mnothing\\u202e\\x07\\r.dpmd" in out
     assert all(character.isprintable() or character == "\n" for character in out)

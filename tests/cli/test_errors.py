@@ -389,7 +389,7 @@ BAD = {
     "plan without rows": (instead(PLAN, ("2000", "0")), "--reference-rows = 0"),
     "plan with NaN": (
         instead(PLAN, ("queries.", "nan.")),
-        "--noise = None: must be given for points with missing values or one column",
+        "--noise = None: must be given for anchors with missing values or one column",
     ),
     "plan of an atlas with NaN": (
         instead(PLAN, ("queries.", "nan.")) + " --model atlas",

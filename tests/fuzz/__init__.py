@@ -1,1 +1,1 @@
-"""Hostile input for every public entry point: `docs/fuzzing.md` says what is checked, and how to try more."""
+"""Hostile input for every public entry point: `docs/privacy/audit.md` says what is checked."""

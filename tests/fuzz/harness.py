@@ -32,7 +32,8 @@ from dpmd_fast.errors import UserError
 
 CANARY = 7.77123e-3  # stands in every private reference
 DIGITS = "777123"
-USUAL = 2_400
+USUAL = 3_800
+SHARES = 1.6005  # of all tests together, which test_fuzz_shares.py adds up
 INPUTS = int(os.environ.get("DPMD_FAST_FUZZ", USUAL))
 GOES_ON = "DPMD_FAST_FUZZ" in os.environ
 SEED = os.environ.get("DPMD_FAST_FUZZ_SEED", "")
@@ -336,8 +337,8 @@ def _place(error):
 
 
 def fuzzed(share, **strategies):
-    """A test of `share` of all inputs."""
-    count = max(12, round(INPUTS * share))
+    """A test of `share`, of `SHARES` that all tests have, of all inputs."""
+    count = max(12, round(INPUTS * share / SHARES))
 
     def decorate(function):
         name = function.__name__
@@ -368,7 +369,7 @@ def fuzzed(share, **strategies):
             found = FOUND.get(name, {})
             assert not found, "\n\n".join(f"{key}\n{text}" for key, text in found.items())
 
-        test.__name__, test.__doc__, test.share = name, function.__doc__, share
+        test.__name__, test.__doc__, test.share, test.count = name, function.__doc__, share, count
         return test
 
     return decorate

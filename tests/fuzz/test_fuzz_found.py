@@ -12,11 +12,16 @@ import dpmd_fast as dp
 from dpmd_fast import Budget, DPManifoldDenoiser, ManifoldDenoiser, metrics
 from dpmd_fast.arguments import shown
 from dpmd_fast.errors import UserError
+from dpmd_fast.mechanisms.atlas.subspace import valid_inside
 from dpmd_fast.models.geometry.anchors import read_moments
+from dpmd_fast.models.geometry.layers import Subspace
+from dpmd_fast.models.predict_atlas import predict_atlas
 from dpmd_fast.reference import PartialSums, arrow_batches, merge_sums, partial_sums
 from dpmd_fast.reference.tasks import MismatchedSums, SumTask, ValidTask, with_view
+from dpmd_fast.tables.files import read_points, transform_file
 from fuzz.harness import CANARY, DIGITS, NO_CHART, UNREADABLE, Finding, bank, judged, whispers
-from fuzz.targets import BUDGET, POINTS, RICH, queries, reference
+from fuzz.strategies import VALUES
+from fuzz.targets import BUDGET, POINTS, RICH, atlas, queries, reference
 
 
 def refused(pattern, call, error=ValueError):
@@ -272,5 +277,95 @@ def test_a_fingerprint_of_an_object_that_fails_does_not_quote_it():
     refused("^reference holds values that are not numbers", lambda: dp.Ledger.fingerprint_of(Broken()))
 
 
+@pytest.mark.parametrize("bandwidth", [0.9, 9e99, "auto"])
+@pytest.mark.parametrize("change", ["huge", "1e+100 somewhere", "a column of 1e+100", "tiny"])
+@pytest.mark.parametrize("columns", [2, 3])
+def test_atlases_are_predicted_in_any_unit(columns, change, bandwidth):
+    """Powers of bandwidths and of their noise overflowed before the spend, and vanished."""
+    Z = VALUES[change](queries(columns, 30), 5872)
+    given = {"dim": 1, "cover": 0.5, "adjacency": "replace-one", "noise": None, "n_threads": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = predict_atlas(Z, 120, RICH, bandwidth=None if bandwidth == "auto" else bandwidth, **given)
+    for name in ("noise_error", "bias_error", "raw_error", "predicted_error"):
+        assert 0.0 <= getattr(made, name) < np.inf, name
+
+
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize("size", [0, 16])
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_arrow_files_whose_columns_are_too_short_are_refused(column, size, kind, tmp_path):
+    """One number of the metadata of a batch is the length of a buffer in bytes."""
+    points, path = reference(n=123).astype(kind), tmp_path / "short.arrow"
+    table = pa.table({"x": points[:, 0], "y": points[:, 1]})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    data, length = path.read_bytes(), points[:, 0].nbytes
+    places = [at for at in range(len(data)) if data[at : at + 8] == length.to_bytes(8, "little")]
+    at = places[-column]  # the first and the last of them; others are where a buffer begins
+    path.write_bytes(data[:at] + size.to_bytes(8, "little") + data[at + 8 :])
+    refused("short.arrow could not be read as Arrow", lambda: read_points(path))
+    refused(
+        "short.arrow could not be read",
+        lambda: transform_file(atlas("named"), path, tmp_path / "moved.arrow", n_threads=1),
+    )
+    assert not (tmp_path / "moved.arrow").exists()
+    target = POINTS["release_moments"]
+    for drop in ("raise", "drop"):
+        given = {**target.arguments(), "reference": path, "on_invalid": drop}
+        refused("short.arrow", lambda given=given: target.call(given))
+
+
+INFINITIES = [np.inf, -np.inf]
+
+
+def _single(value):
+    """Records and points in single precision, in which 1e100 is infinite, with one such value."""
+    points = reference(n=120).astype(np.float32)
+    points[11, 1] = value
+    return points
+
+
+@pytest.mark.parametrize("value", INFINITIES)
+def test_infinite_points_in_single_precision_are_refused_by_their_place(value):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refused(
+            "^Z contains NaN or infinity.*the first is infinity in row 11, column 1$",
+            lambda: atlas().transform(_single(value), 1),
+        )
+
+
+@pytest.mark.parametrize("value", INFINITIES)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_infinite_records_in_single_precision_are_refused_before_the_spend(value, scaled):
+    target, points = POINTS["release_mixture"], _single(value)
+    table = pa.table({"x": points[:, 0], "y": points[:, 1]})
+    given = {**target.arguments(), "reference": table, "public": None}
+    if scaled:
+        given["preprocess"] = dp.Preprocessor((0.0, 0.0), (1.0, 1.0))
+    refused("^reference contains infinite", lambda: target.call(given))
+    assert partial_sums(ValidTask(1e100, missing=True), [points]).values == 1
+
+
+@pytest.mark.parametrize("value", INFINITIES)
+def test_infinite_records_in_single_precision_are_dropped(value):
+    infinite, gone = _single(value), _single(np.nan)
+    scales = dp.Preprocessor((0.0, 0.0), (1.0, 1.0), log=(False, False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for records in (infinite, gone):
+            assert np.isnan(scales.mapping()(records)[11, 1])
+            inside = valid_inside(Subspace(np.zeros(2), np.array([[1.0], [0.0]])), records, 1)
+            assert np.isnan(inside[11])
+            assert not np.isnan(np.delete(inside, 11)).any()
+    given = {"bounds": [(-3.0, 3.0)] * 2, "budget": RICH, "on_invalid": "drop", "seed": 0}
+    assert dp.private_preprocessor(infinite, **given) == dp.private_preprocessor(gone, **given)
+
+
 def test_a_rho_beyond_all_bounds_is_named():
     refused("^rho = ", lambda: Budget.from_rho(1.7e308, 1e-6))
+
+
+def test_a_plan_of_one_column_names_its_anchors():
+    refused("^noise = None: must be given for anchors", lambda: dp.plan(queries(1), 1000, budget=BUDGET))

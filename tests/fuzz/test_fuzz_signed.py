@@ -55,11 +55,7 @@ def test_edited_metadata_of_signed_models(kind, place, value, how):
         data = sealed(kind, version, metadata, arrays)
     except (ValueError, RecursionError):  # JSON cannot hold it
         return
-    same = (
-        json.loads(json.dumps(metadata)) == good
-        or path == ("package_version",)
-        or path == ["package_version"]
-    )
+    same = json.loads(json.dumps(metadata)) == good
     outcome = load(data, "signed models, edited metadata", f"{kind}: {how} {path} = {value!r}", key().name)
     assert same or isinstance(outcome, ValueError)
 
@@ -100,6 +96,7 @@ def test_damaged_keys(private, edit):
     key()
     source = folder() / ("fuzz.key" if private else "fuzz.key.pub")
     path = folder() / "tested.key"
+    path.touch(0o600)  # of others' keys there is a warning
     path.write_bytes(edit.value(source.read_bytes(), (folder() / "fuzz.key.pub").read_bytes()))
     judged(
         "keys, damaged",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 
@@ -123,6 +124,61 @@ def test_a_link_is_followed_before_it_is_judged(machine, tmp_path):
     machine.shared.chmod(0o777)
     (tmp_path / "link").symlink_to(machine.shared)
     assert "can be written by other users" in machine.run(tmp_path / "link")[1]
+    assert not machine.trace.exists()
+
+
+def test_a_link_that_is_turned_after_the_look_is_not_followed(tmp_path, monkeypatch):
+    """Failed before: the path was resolved once for the look and once more for use."""
+    safe, shared, link = tmp_path / "safe", tmp_path / "shared", tmp_path / "link"
+    safe.mkdir(0o700)
+    shared.mkdir()
+    shared.chmod(0o777)
+    link.symlink_to(safe)
+    resolve = os.path.realpath
+
+    def then_turned(path):
+        found = resolve(path)
+        link.unlink()
+        link.symlink_to(shared)
+        return found
+
+    monkeypatch.setattr(os.path, "realpath", then_turned)
+    cache._trusted_instead_of.cache_clear()
+    assert cache._trusted_instead_of(str(link)) == str(safe)
+
+
+def test_a_link_that_comes_into_a_resolved_path_does_not_pass(tmp_path, monkeypatch):
+    """Failed before: others put a link to a folder of ours in the place of theirs, for as long as we look."""
+    (tmp_path / "ours" / "kernels").mkdir(parents=True)
+    (tmp_path / "theirs").symlink_to(tmp_path / "ours")
+    assert is_trusted_folder(str(tmp_path / "theirs" / "kernels"))
+    monkeypatch.setattr(os.path, "realpath", lambda path: path)  # resolved before the link was there
+    assert not is_trusted_folder(str(tmp_path / "theirs" / "kernels"))
+    assert is_trusted_folder(str(tmp_path / "ours" / "kernels"))
+
+
+def test_a_private_folder_may_be_a_link_of_the_users_own(machine, tmp_path):
+    machine.shared.chmod(0o777)
+    (tmp_path / "disk").mkdir(0o700)
+    (machine.home / ".cache").symlink_to(tmp_path / "disk")
+    assert "can be written by other users" in machine.run()[1]
+    assert len(list((tmp_path / "disk").rglob("*.nbi"))) == 1
+    assert machine.run()[0] == 1
+
+
+def test_the_advice_is_sound(machine):
+    """Failed before: it was to chmod alone, and what others had left there was used from then on."""
+    machine.plant()
+    folder = next(machine.shared.rglob("*.nbi")).parent
+    machine.shared.chmod(0o777)
+    told = machine.run()[1]
+    assert told.startswith(f"{machine.shared} can be written")  # the one to change, not the one below it
+    assert f"first let nobody but you write {machine.shared} (chmod go-w), and then delete {folder}" in told
+    machine.shared.chmod(0o755)
+    shutil.rmtree(folder)
+    assert machine.run() == (0, "")
+    assert machine.run() == (1, "")
+    assert list(machine.shared.rglob("*.nbi"))
     assert not machine.trace.exists()
 
 

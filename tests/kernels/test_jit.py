@@ -93,6 +93,7 @@ print(json.dumps([int(total.sum()), sum(features._add.stats.cache_hits.values())
 """
 
 
+@pytest.mark.slow
 def test_code_made_of_a_generic_helper_is_kept_until_a_kernel_file_changes(tmp_path):
     package = tmp_path / "dpmd_fast"
     shutil.copytree(Path(dpmd_fast.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))

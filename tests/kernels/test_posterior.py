@@ -267,6 +267,7 @@ def digest() -> str:
     return total.hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
 def test_another_target_gives_the_same_bits():
     assert on_another_target(__file__, digest, NUMBA_CPU_NAME="generic") == digest()

@@ -11,7 +11,8 @@ from dpmd_fast.lab import datasets as mf
 
 ALL = [mf.circle(), mf.torus(), mf.swiss_roll(), mf.sphere(), mf.sphere(ambient=8, dim=3)]
 N = 40_000
-ACCEPT = 1e-3  # a correct sampler fails one fixed-seed test in a thousand
+# A correct sampler fails a test of up to 100 probabilities less than once in 10^6 runs with other seeds.
+ACCEPT = 1e-8
 REJECT = 1e-9  # a sampler uniform in the parameter must fail by far
 
 

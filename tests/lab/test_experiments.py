@@ -256,7 +256,7 @@ def quick(tmp_path_factory):
     return run
 
 
-LONG = ("sphere", "torus", "swiss-roll")  # like the others, and longer
+LONG = ("sphere", "torus", "swiss-roll", "privacy")  # like the others, and longer
 
 
 @pytest.mark.parametrize(
@@ -313,6 +313,7 @@ def test_what_the_paper_s_constant_hides(quick):
             assert honest > 2.0 * one
 
 
+@pytest.mark.slow
 def test_the_sphere_measures_balls_and_times(quick):
     rows = rows_of(quick("sphere"))
     assert {row["D"] for row in rows} == {5, 20}

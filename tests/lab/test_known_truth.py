@@ -82,6 +82,7 @@ def test_all_methods_in_their_quick_form(data, tmp_path):
     assert {row["delta"] for row in judged} == {0.1, 1e-6}
 
 
+@pytest.mark.slow
 def test_verdicts_in_their_quick_form(data, tmp_path):
     paths = VERDICTS.run(tmp_path / "out", quick=True, data=data)
     assert {path.rsplit("/", 1)[-1] for path in paths} == {"results.parquet", "table.md", "predicted.png"}

@@ -248,7 +248,7 @@ def test_the_command_says_how_to_point_at_the_data(tmp_path, capsys, name):
     empty.mkdir()
     assert main(["experiment", name, "--data", str(empty), "-o", str(tmp_path / "o2")]) == 2
     told = capsys.readouterr().err
-    assert "docs/experiments.md" in told
+    assert "docs/paper/real-data.md" in told
     assert len(told.splitlines()) == 1
 
 
@@ -324,6 +324,7 @@ def test_a_profile_without_data_is_refused():
 # The released mixture
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_mixture_runs_on_made_up_people(tmp_path):
     write_people(tmp_path, people=1_600)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
+from dpmd_fast import load_model
 from dpmd_fast.lab.audit import replays
 from dpmd_fast.lab.audit.replay import Tape, neighbours, observe
 
@@ -14,7 +17,8 @@ CONTROLS = {case.name: case for case in replays.controls()}
 
 @pytest.mark.parametrize("name", CASES)
 def test_neighbours_are_alike(name):
-    made = replays.replay(CASES[name], 3 if "atlas" in name else 6, seed=1)
+    pairs = 1 if "report" in name else 3 if "atlas" in name or "command" in name else 5
+    made = replays.replay(CASES[name], pairs, seed=1)
     assert made.differences == {}
     assert made.passed
 
@@ -25,6 +29,11 @@ SHOWN = {
     "one low bit of the result": {"result"},
     "the name of a file": {"files"},
 }
+for way in ("replace-one", "add-remove"):
+    SHOWN[f"a key that the records choose, {way}"] = {"files"}
+    SHOWN[f"limits of a Parquet file in a log, {way}"] = {"logs"}
+    SHOWN[f"nulls of a table in a warning, {way}"] = {"warnings"}
+    SHOWN[f"a line that a command prints, {way}"] = {"printed"}
 
 
 @pytest.mark.parametrize("name", CONTROLS)
@@ -53,6 +62,58 @@ def test_a_run_is_not_blank(name):
     assert one.differences(again) == ()
     if "moments" not in name:
         assert [path for path, _ in one.files] == ["model.dpmd"]
+
+
+RELEASES = {  # how many, how many debits, and whether the model is signed
+    "atlas, signed": (2, 1, True),
+    "mixture, signed": (2, 1, True),
+    "atlas, preprocessing paid for, signed": (3, 2, True),
+    "moments of Parquet files": (1, 1, None),
+    "moments of an Arrow table": (1, 1, None),
+    "moments of an Arrow stream": (1, 1, None),
+    "moments of a pandas frame": (1, 1, None),
+    "mixture of an Arrow table with nulls": (2, 1, False),
+    "command: fit, signed, from Parquet files": (2, 1, True),
+    "command: preprocess and fit": (3, 2, False),
+    "command: denoise": (2, 1, None),
+    "command: fit with a report": (2, 1, False),
+}
+READ = {"Parquet": "read ParquetSource", "command": "read ParquetSource", "Arrow table": "read TableSource"}
+READ |= {"stream": "read StreamSource", "pandas": "read PandasSource"}
+
+
+@pytest.mark.parametrize("way", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_route_releases_what_it_is_there_for(name, way):
+    case, tape, found = CASES[f"{name}, {way}"], Tape(), []
+    releases, debits, signed = RELEASES[name]
+
+    def route(records, account):
+        made = case.route(records, account)
+        found.append(None if signed is None else load_model("model.dpmd").signature)
+        return made
+
+    seen = observe(route, case.records, tape, case.adjacency)
+    assert seen.error == ""
+    assert len(tape.made) >= releases
+    assert seen.ledger.count("mechanism") == debits
+    if signed:
+        assert found[0].ledger.dataset == "people"
+        assert found[0].ledger.spend == debits
+    else:
+        assert found == [None]
+    for word, choice in READ.items():
+        assert word not in name or choice in seen.choices
+    assert ("command" in name) == bool(seen.printed)
+    assert ("report" in name) == ("report.html" in dict(seen.files))
+
+
+def test_shares_add_up():
+    assert math.fsum(case.share for case in CASES.values()) == pytest.approx(1.0)
+    assert min(case.share for name, case in CASES.items() if "report" not in name) >= 0.005
+    assert {name.replace("replace-one", "add-remove") for name in CASES} == {
+        name for name in CASES if "add-remove" in name
+    }
 
 
 def test_a_route_that_asks_for_less_is_seen():

@@ -116,6 +116,19 @@ def test_many_copies_of_the_own_point():
     assert all(own not in row and len(set(row)) == 3 for own, row in enumerate(rows.tolist()))
 
 
+@pytest.mark.parametrize("D", [2, 8])
+def test_of_equally_near_points_the_first_are_neighbours(D):
+    """Whichever the search finds: it would differ between machines."""
+    rng = np.random.default_rng(0)
+    corners = np.array(list(itertools.product([-1.0, 1.0], repeat=D)))
+    P = rng.permutation(np.concatenate([corners, 3.0 * corners, corners]))
+    for k in (1, 3, 5, 2 ** (D + 1) - 1):
+        distances, rows = nearest_neighbors(np.zeros((2, D)), P, k, method="exact")
+        first = np.flatnonzero(np.abs(P[:, 0]) == 1.0)[:k]
+        np.testing.assert_array_equal(rows, [first, first])
+        np.testing.assert_array_equal(distances, math.sqrt(D))
+
+
 def test_own_point_is_far_away():
     P, _, _ = sets(3)
     own = np.argsort(P[:, 0])[:3]

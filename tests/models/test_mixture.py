@@ -32,6 +32,17 @@ def original(points):
     return np.where(np.isnan(points), np.nan, SCALES.inverse(np.nan_to_num(points)))
 
 
+@pytest.mark.parametrize("apart", [1e7, 1e8, 1e9, 1e20, 1e90])
+@pytest.mark.parametrize("noise", [0.0, 1e-9, 0.4, [0.1, 0.0, 2.0]])
+def test_components_far_apart_are_no_error(apart, noise):
+    """Failed before: the covariance of the whole was singular by rounding, a LinAlgError of NumPy."""
+    two = make_mixture(components=2)
+    far = dataclasses.replace(two, means=apart * two.means)
+    points = np.concatenate([HOLES, apart * HOLES])
+    moved = far.transform(points, noise)
+    assert np.isfinite(moved).all()
+
+
 def test_transform_is_the_posterior_mean():
     comp = MIXTURE.transform(HOLES, NOISE)
     for z, mean in zip(HOLES[:40], comp[:40], strict=True):

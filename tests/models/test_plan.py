@@ -173,7 +173,7 @@ def test_missing_values_and_one_column_are_for_a_mixture():
     queries[::7, 3] = np.nan
     made = plan(queries, 50_000, budget=BUDGET, noise=0.5)
     assert (made.model, made.atlas) == ("mixture", None)
-    with pytest.raises(ValueError, match="noise = None: must be given for points with missing values"):
+    with pytest.raises(ValueError, match="noise = None: must be given for anchors with missing values"):
         plan(queries, 50_000, budget=BUDGET)
     with pytest.raises(ValueError, match="anchors contains NaN"):
         plan(queries, 50_000, budget=BUDGET, noise=0.5, model="atlas")

@@ -78,10 +78,10 @@ def test_the_headline_says_whether_every_data_set_is_meant():
     options = {"bandwidth": 1.0, "budget": BUDGET}
     checked = release_moments(Y, Z, **options).guarantee
     total = release_moments(Y, Z, on_invalid="drop", **options).guarantee
-    assert "holds for every data set of valid records; that the reference was checked" in str(checked)
+    assert "holds for every data set of valid records. The guarantee does not cover one fact" in str(checked)
     assert str(total).endswith("holds for every data set.")
     seeded = release_moments(Y, Z, seed=1, **options).guarantee
-    assert "would hold for every data set of valid records;" in str(seeded)
+    assert "would hold for every data set of valid records." in str(seeded)
 
 
 def test_the_headline_of_a_denoiser_and_its_option():
@@ -127,7 +127,7 @@ def test_the_headline_names_an_engine_and_a_binding():
     """Failed before: the headline of a release by an engine claimed the same as that of this process."""
     both = bound(held_by_engine(certified(validated=True)))
     ending = (
-        "is not covered; this assumes that the engine returns each partition once; that the reference was "
+        "no invalid values. It assumes that the engine returns each partition once. That the reference was "
         "the bound one is not covered."
     )
     assert str(both).endswith(ending)
@@ -136,7 +136,7 @@ def test_the_headline_names_an_engine_and_a_binding():
         assert [covered(joint)[topic] for topic in ("engine", "binding to a reference")] == [False, False]
     options = {"mu": 0.1, "adjacency": "replace-one", "releases": 1, "conditional": ["x"]}
     total = total_guarantee("d", BUDGET, engine=True, **options)
-    assert str(total).endswith("do; this assumes that the engine returns each partition once.")
+    assert str(total).endswith("do. It assumes that the engine returns each partition once.")
 
 
 def test_a_ledger_knows_that_an_engine_held_the_records(tmp_path):
@@ -150,7 +150,7 @@ def test_a_ledger_knows_that_an_engine_held_the_records(tmp_path):
     assert str(ledger.guarantee("d")).endswith("holds for every data set.")
     made = release_moments(engine_reference(run, columns=2), Z, **options)
     for told in (made.guarantee, ledger.guarantee("d")):
-        assert str(told).endswith("every data set; this assumes that the engine returns each partition once.")
+        assert str(told).endswith("every data set. It assumes that the engine returns each partition once.")
 
 
 # The scope
@@ -189,7 +189,7 @@ def test_a_bound_release_says_that_the_reference_was_read_before_the_debit(tmp_p
         assert any(text in condition for condition in made.conditions) == (dataset == "bound")
         assert covered(made)["binding to a reference"] == (dataset == "free")
         for told in (made, ledger.guarantee(dataset)):
-            words = "holds for every data set; that the reference was the bound one is not covered."
+            words = "holds for every data set. That the reference was the bound one is not covered."
             assert str(told).endswith(words if dataset == "bound" else "holds for every data set.")
         assert covered(made)["other releases"] is True
 

@@ -533,6 +533,7 @@ def test_a_cluster_of_two_processes(tmp_path, what):
 # Spark
 
 
+@pytest.mark.slow
 def test_a_spark_frame_releases_the_same_bits_and_is_transformed(spark, monkeypatch):
     import pandas as pd
 

@@ -10,6 +10,8 @@ from report_page import Page, digits, without_time
 from samples import make_atlas, make_mixture
 
 from dpmd_fast import Ledger, Preprocessor, Verdict, write_report
+from dpmd_fast.models.verdict import risk_noted
+from dpmd_fast.privacy.guarantee import with_conditions
 from dpmd_fast.privacy.ledger.charge import Receipt
 from dpmd_fast.report.page import Section
 
@@ -39,6 +41,13 @@ def framed(page):
     return any(a.get("id") == "verdict" and a.get("class") == "framed" for _, a in page.attributes)
 
 
+def words(bars, inside, column, rows, spread):
+    """An error bar, and how well the values of a column are known, as the page says it."""
+    left = (np.median(inside[rows]) / spread) ** 2
+    word = "well known" if left <= 0.25 else "partly known" if left <= 0.75 else "mostly guessed"
+    return f"\u00b1 {digits(np.median(bars[rows, column]), 3)}, {word}"
+
+
 def percent(value):
     return f"{digits(100.0 * value, 3)} %"
 
@@ -49,14 +58,15 @@ def test_known_and_guessed(tmp_path, preprocess):
     raw, _ = make_queries(mixture)
     noise = 0.5
     page = written(tmp_path, mixture=mixture, queries=raw, noise=noise)
-    rows = page.rows("known")
+    rows = page.rows("bars")
+    told = page.rows("known")
     _, bars = mixture.posterior(raw, noise)
     clean = mixture.transform(raw, noise)
     mean = mixture.weights @ mixture.means
     second = np.einsum("k,kij->ij", mixture.weights, mixture.covariances) + sum(
         w * np.outer(m - mean, m - mean) for w, m in zip(mixture.weights, mixture.means, strict=True)
     )
-    ratios = []
+    ratios, groups = [], {}
     for j, name in enumerate(NAMES):
         logged = preprocess is not None and preprocess.log[j]
         scale = 1.0 if preprocess is None else preprocess.scale[j]
@@ -74,15 +84,30 @@ def test_known_and_guessed(tmp_path, preprocess):
             percent(np.median(inside[gone]) / spread),
         ]
         ratios += [*(inside[~gone] / noise) ** 2]
+        assert told[name] == [
+            percent(gone.mean()),
+            *(words(bars, inside, j, rows, spread) for rows in (~gone, gone)),
+        ]
+        groups.setdefault(told[name][2].split(", ")[1], []).append(name)
     missing = int(np.isnan(raw).sum())
-    assert f"mean squared error of {digits(np.mean(ratios), 3)} " in page.sections["known"]
+    assert f"mean squared error of {digits(np.mean(ratios), 3)} " in page.sections["bars"]
+    assert page.text.index("Details") < page.text.index("mean squared error of")
+    for word, names in groups.items():
+        assert f"{word}: {', '.join(names)}" in page.sections["known"]
     assert f"{missing} values ({digits(100 * missing / raw.size, 3)}\u00a0%) were missing" in page.text
     assert page.text.index("It helps") < page.text.index("Privacy")
     left = noise * np.sqrt(np.mean(ratios))  # the noise is the same everywhere
-    assert page.facts["error of a value before"] == digits(noise, 3)
-    assert f"falls from {digits(noise, 3)} to {digits(left, 3)}." in page.sections["verdict"]
+    unit = "" if preprocess is None else " MADs"
+    share = f"{digits(100.0 * left / noise, 3)}\u00a0%"
+    if preprocess is None:
+        assert page.facts["error of a value before"] == digits(noise, 3)
+    else:  # columns have units of their own: one number for all of them is relative
+        assert page.facts["error left"] == share
+    fall = f"{digits(100.0 * (1.0 - left / noise), 3)}\u00a0%"
+    assert f"falls by {fall}, from {digits(noise, 3)} to {digits(left, 3)}{unit}," in page.sections["verdict"]
+    assert ("median absolute deviation" in page.sections["verdict"]) == (preprocess is not None)
     first = page.rows("verdict")
-    assert first["column"] == ["measured, as it came", "cleaned", "missing, by the mean", "filled in"]
+    assert first["column"] == ["measured: error before", "after", "missing: error of the mean", "filled in"]
     for j, name in enumerate(NAMES):
         logged = preprocess is not None and preprocess.log[j]
         scale = 1.0 if preprocess is None else preprocess.scale[j]
@@ -95,8 +120,8 @@ def test_known_and_guessed(tmp_path, preprocess):
             np.sqrt((inside[gone] ** 2).mean()),
         )
         shown = [percent(size) if logged else digits(size, 3) for size in sizes]
-        assert first[name + " (logged)" * logged] == shown
-    assert page.facts["components"] == "4"
+        assert first[name] == shown
+    assert page.facts["components of the mixture"] == "4"
     filled = int(np.isnan(raw).any(axis=1).sum())
     assert page.rows("statuses")["filled: cleaned, and missing values filled in"][0] == str(filled)
     assert len([tag for tag in page.tags if tag == "img"]) == 5  # four rows, and the components
@@ -140,12 +165,14 @@ def test_truth_and_kinds_of_noise(tmp_path, noise):
         assert 93.0 < float(within.split()[0]) < 97.5
     if noise == 0.0:
         assert after == before
-        assert "only missing ones are filled in" in page.sections["known"]
+        assert "only missing ones are filled in" in page.sections["bars"]
+        assert page.rows("known")["ldl"][1] == "as measured"
         assert "The noise is 0: measured values stay as they are." in page.sections["verdict"]
-        assert page.rows("verdict")["column"] == ["missing, by the mean", "filled in"]
+        assert page.rows("verdict")["column"] == ["missing: error of the mean", "filled in"]
     assert float(rows["filled in"][2]) < float(rows["filled in"][1])
 
 
+@pytest.mark.slow
 def test_queries_that_the_mixture_harms(tmp_path):
     mixture = make_mixture(NAMES)
     rng = np.random.default_rng(3)
@@ -156,7 +183,8 @@ def test_queries_that_the_mixture_harms(tmp_path):
     risk = np.sqrt(((moved - far) ** 2 - 0.25 + 2.0 * bars**2).mean())  # Stein's estimate
     assert risk > 1.02 * 0.5
     assert "It does harm" in page.sections["verdict"]
-    assert f"grows from 0.5 to {digits(risk, 3)}" in page.sections["verdict"]
+    assert f"from 0.5 to {digits(risk, 3)}, where" in page.sections["verdict"]
+    assert "the error grows by" in page.sections["verdict"]
     assert "They are not like the records, or their noise is not what was given." in page.sections["verdict"]
     assert not page.tables["verdict"]  # what the mixture expects is not so
     assert framed(page)
@@ -167,7 +195,7 @@ def test_queries_that_the_mixture_harms(tmp_path):
     risk = np.sqrt(((moved - wrong) ** 2 - 0.25 + 2.0 * bars**2).mean())
     expected = np.sqrt((bars**2).mean())
     assert expected < 0.5 < risk < 1.5 * expected  # the factor alone would not tell
-    assert f"grows from 0.5 to {digits(risk, 3)}, where it expects {digits(expected, 3)}" in page.text
+    assert f"from 0.5 to {digits(risk, 3)}, where it expects {digits(expected, 3)}" in page.text
     assert not page.tables["verdict"]
     assert framed(page)
     # queries like the records are not taken for others: of 20 samples none
@@ -188,6 +216,24 @@ def test_first_lines_without_queries(tmp_path):
     assert "The error falls." in page.sections["verdict"]
     assert page.facts["error of a value before"] == "0.5"
     assert not framed(page)
+
+
+def test_too_few_records_are_not_trusted(tmp_path):
+    """A mixture that is mostly noise expects small errors: neither it nor the page may say that it helps."""
+    mixture = make_mixture(NAMES)
+    raw, _ = make_queries(mixture)
+    told = Verdict("helps", "The expected error falls.", 0.5, 0.6, 0.25)
+    for word, trusted in (("not enough records", False), ("no gain", True)):
+        noted = with_conditions(mixture.guarantee, risk_noted(Verdict(word, "It said so."), True))
+        risky = dataclasses.replace(mixture, guarantee=noted, verdict=told)
+        for run in ({}, {"queries": raw, "noise": 0.5}):
+            page = written(tmp_path, mixture=risky, **run)
+            assert framed(page) == (not trusted)
+            assert ("It helps" in page.sections["verdict"]) == trusted
+            assert (told.sentence in page.sections["verdict"]) == trusted
+            assert ("Do not rely on it" in page.sections["verdict"]) == (not trusted)
+            assert f"the prediction was '{word}'" in page.sections["verdict"]
+            assert bool(page.tables["verdict"]) == (trusted and bool(run))
 
 
 def test_nothing_to_clean(tmp_path):
@@ -233,7 +279,8 @@ def test_the_ledger_of_a_mixture(tmp_path):
     own = ledger.spend("cohort", mixture.guarantee.mu**2, "mixture", mechanism="mixture")
     page = written(tmp_path, mixture=dataclasses.replace(mixture, receipt=Receipt(ledger, own)))
     assert "mixture (this run)" in page.text
-    assert "left, mu²" in page.facts
+    total = ledger.total("cohort").mu2
+    assert page.facts["budget left"] == f"{digits(100.0 * ledger.remaining('cohort') / total, 3)}\u00a0%"
 
 
 def test_hostile_texts_are_texts(tmp_path):

@@ -26,6 +26,7 @@ from dpmd_fast.privacy.guarantee import certified_guarantee, with_conditions
 from dpmd_fast.privacy.ledger.charge import Receipt
 from dpmd_fast.privacy.paper_guarantee import paper_guarantee
 from dpmd_fast.report import headline
+from dpmd_fast.report.facts import meaning_of
 from dpmd_fast.report.page import Section, write_report
 from dpmd_fast.report.plots import Picture, plane_of
 from dpmd_fast.report.queries import sample_rows
@@ -109,15 +110,14 @@ def test_numbers_are_those_of_the_run(tmp_path):
     assert f"{count} of {m} queries ({digits(100 * count / m, 3)}\u00a0%) moved" in page.sections["moved"]
     assert page.facts["moved"] == f"{digits(100 * count / m, 3)}\u00a0%"
     assert page.facts["unchanged"] == str(m - count)
-    assert page.facts["median move"] == digits(np.median(distances), 4)
-    assert page.facts["spent, mu²"] == digits(BUDGET.mu**2, 4)
+    assert page.facts["privacy spent, epsilon"] == "1"
     assert (page.facts["dim"], page.facts["tau"]) == ("2", "0.333333")
     assert (page.facts["rounds"], page.facts["charts"]) == ("2", "40")
 
     out = np.flatnonzero(~moved)
     listed = ", ".join(map(str, out[:20])) + f" and {len(out) - 20} more"
     assert len(out) > 20
-    assert page.rows("outside")["outside: no chart of the atlas in reach"] == [
+    assert page.rows("outside")["outside: too far from all that was released about the records"] == [
         str(len(out)),
         f"{digits(100 * len(out) / m, 3)} %",
         listed,
@@ -135,7 +135,7 @@ def test_spends_and_shares(tmp_path):
     ]  # fmt: skip
     assert f"mu² = {digits(total, 4)} (mu = {digits(BUDGET.mu, 4)}) in 2 releases" in page.sections["budget"]
     widths = [a["style"] for tag, a in page.attributes if tag == "i"]
-    assert widths[:2] == ["width:35.00%", "width:65.00%"]
+    assert widths[-2:] == ["width:35.00%", "width:65.00%"]
     assert "No ledger was given" in page.sections["budget"]
     # what the guarantee covers beyond the listed spends is not forgotten
     partly = dataclasses.replace(atlas, spends=atlas.spends[:1])
@@ -220,9 +220,10 @@ def test_columns_that_moved_most(tmp_path):
     sizes = np.abs(run["denoised"] - run["queries"])[moved].mean(axis=0)
     spread = run["queries"].std(axis=0)
     expected = []
-    for j in np.argsort(-sizes)[:15]:
-        expected += [f"c{j}", f"{digits(sizes[j], 4)}, {digits(100 * sizes[j] / spread[j], 3)}\u00a0%"]
-    assert page.shares["moved"] == expected
+    for j in np.argsort(-sizes / spread)[:15]:
+        part = f"{digits(100 * sizes[j] / spread[j], 3)}\u00a0% of the spread"
+        expected += [f"c{j}", f"{digits(sizes[j], 3)} ({part})"]
+    assert page.shares["columns"] == expected
     assert "The 15 of 20 columns that moved most" in page.text
 
 
@@ -249,6 +250,37 @@ def test_guarantee_in_one_sentence(tmp_path, guarantee):
     assert ("it protects nobody" in page.text) == (guarantee.holds == "not private")
     assert ("If all that it rests on is true" in page.text) == (guarantee.holds == "conditional")
     assert "signal" not in page.sections
+
+
+# For a reader who has never heard of mu
+
+
+@pytest.mark.parametrize(
+    ("mu", "right"), [(1e-6, 51), (0.2, 54), (BUDGET.mu, 55), (1.0, 70), (4.0, 98), (20.0, 100)]
+)
+def test_meaning_in_plain_words(mu, right):
+    """The best guess between N(0, 1) and N(mu, 1) is right with probability Phi(mu / 2), never more."""
+    second = np.arange(200_000) % 2 == 1
+    draws = np.random.default_rng(0).normal(size=len(second)) + mu * second
+    found = 100.0 * np.mean((draws > mu / 2) == second)
+    assert right - 1.3 < found < right + 0.3
+    for guarantee in (GUARANTEE, SEEDED, PAPER):
+        said = f"at most {right} times in 100" in meaning_of(
+            dataclasses.replace(guarantee, mu=mu, epsilon=1e4)
+        )
+        assert said == (guarantee.holds != "not private")
+
+
+def test_mathematics_is_under_details(tmp_path):
+    told = Verdict("helps", "The error falls.", 0.1, 0.07, 0.05)
+    page = written(tmp_path, atlas=make_atlas(verdict=told), **make_run())
+    first, last = page.text.split("Details", 1)
+    for term in ("mu²", "N(0, 1)", "S/s", "bandwidth", "Jaccard", "mass S"):
+        assert term not in first, term
+        assert term in last, term
+    names = list(page.sections)
+    assert names[:2] == ["verdict", "guarantee"]
+    assert names.index("outside") < names.index("conditions")
 
 
 # The first lines
@@ -335,29 +367,26 @@ def test_no_green_and_no_thresholds_of_its_own(tmp_path):
 
 def test_thresholds_of_the_docs_are_those_of_the_code():
     docs = Path(__file__).parents[2] / "docs"
+    names = ("concepts/atlas.md", "will-it-help.md", "glossary.md", "concepts/mixture.md")
     atlas, help_page, glossary, mixture = (
-        (docs / name).read_text("utf-8")
-        for name in ("atlas.md", "will-it-help.md", "glossary.md", "mixture.md")
+        " ".join((docs / name).read_text("utf-8").split()) for name in names
     )
-    for page in (atlas, help_page):
-        assert f"at most {verdict.GAIN:g} of the better of raw" in page
-        assert f"above {verdict.HARM:g} of the raw" in page
-        assert verdict.LEAST_REACH == 0.5
-        assert "fewer than half of the" in page
-        for word in verdict.WORDS:
-            assert word in page
-    assert f"fewer than {verdict.LEAST_PUBLIC} different public points" in atlas
-    assert f"takes away less than {verdict.SHOWN:g} of that normal to the surface" in atlas
-    assert f"a factor above {verdict.EQUAL_NOISE:g}," in atlas
-    assert f"scatter above {verdict.SURFACE:g} of" in atlas
+    assert f"at most {verdict.GAIN:g} of the better of raw" in help_page
+    assert f"above {verdict.HARM:g} of the raw" in help_page
+    assert verdict.LEAST_REACH == 0.5
+    assert "fewer than half of the" in help_page
+    for word in verdict.WORDS:
+        assert word in help_page
+    assert f"fewer than {verdict.LEAST_PUBLIC} different public points" in help_page
+    assert f"a factor above {verdict.EQUAL_NOISE:g}," in help_page
+    assert f"scatter at most {verdict.SURFACE:g} of" in help_page
     assert f"factor {verdict.AS_PREDICTED:g}," in help_page
     sure = f"below {verdict.SURE_SIGNAL:g}, its prediction is not sure, and it must be at most"
-    assert f"{sure} {verdict.SURE_GAIN:g} of the better of raw and alone" in " ".join(help_page.split())
+    assert f"{sure} {verdict.SURE_GAIN:g} of the better of raw and alone" in help_page
     few = f"fewer than {verdict.SHAPE_POINTS} public points for each column"
-    assert f"{few} (of at most {verdict.SHAPE_COLUMNS})" in " ".join(help_page.split())
+    assert f"{few} (of at most {verdict.SHAPE_COLUMNS})" in help_page
     assert f"fall to {verdict.GAIN:g} of raw or less" in help_page
     assert f"distance to less than {verdict.NEARER:g} of what the queries reach alone" in help_page
-    assert f"from the surface, below {verdict.NEARER:g} of what the public points reach alone" in atlas
     assert f"over noise below {verdict.LEAST_SIGNAL:g}, or below {LEAST_MASS:g} for a component" in mixture
     least = tuning.OCCUPIED / tuning.HOMOGENEOUS
     assert f"S/s of {least:g}. Three rounds pay" in atlas
@@ -390,7 +419,7 @@ def test_what_is_left(tmp_path):
         "other runs", f"mu² = 0.078, {digits(7.8 / total, 3)}\u00a0%",
         "left", f"mu² = {digits(left, 4)}, {digits(100 * left / total, 3)}\u00a0%",
     ]  # fmt: skip
-    assert page.facts["left, mu²"] == digits(left, 4)
+    assert page.facts["budget left"] == f"{digits(100 * left / total, 3)}\u00a0%"
     rows = page.rows("budget")
     assert list(rows) == ["spend", "the atlas (this run)", *(f"look {j}" for j in range(11, 2, -1))]
     assert rows["look 7"][1:] == ["gaussian", "0.008", f"{digits(0.8 / total, 3)} %", "unconditional"]
@@ -424,8 +453,11 @@ def test_everything_outside(tmp_path):
     assert "No query moved." in page.sections["moved"]
     assert not page.tables["moved"]
     assert page.facts["moved"] == "0\u00a0%"
-    assert "median move" not in page.facts
-    assert page.rows("outside")["outside: no chart of the atlas in reach"][:2] == ["300", "100 %"]
+    assert "columns" not in page.sections
+    assert page.rows("outside")["outside: too far from all that was released about the records"][:2] == [
+        "300",
+        "100 %",
+    ]
 
 
 def test_all_kinds_of_status(tmp_path):
@@ -464,7 +496,7 @@ def test_many_columns_in_a_subspace(tmp_path):
     atlas = make_atlas(columns=5, wide=60, column_names=names)
     page = written(tmp_path, atlas=atlas, **make_run(D=60))
     assert page.facts["subspace"] == "5 of 60 dimensions"
-    assert page.shares["moved"][0] in names
+    assert page.shares["columns"][0] in names
     assert "first two principal axes of the raw queries" in page.text
 
 
@@ -500,6 +532,9 @@ def test_preprocessed_units(tmp_path):
     distances = np.sqrt((moves**2).sum(axis=1))
     assert page.rows("moved")["distance"][0] == digits(distances.mean(), 3)
     assert page.rows("truth")["before"][0] == digits(np.sqrt((1.0 / scale**2).sum()), 3)
+    own = np.abs(run["denoised"] - run["queries"])[run["status"] == "ok"].mean(axis=0)
+    values = {value.split(" (")[0] for value in page.shares["columns"][1::2]}
+    assert values == {digits(size, 3) for size in own}  # of columns in their own units
     assert "in preprocessed units" in page.sections["about"]
 
 
@@ -518,6 +553,18 @@ def test_principal_plane():
     flat = plane_of(points[:, :2], ["a", "b" * 50])
     np.testing.assert_array_equal(flat(points[:, :2]), points[:, :2])
     assert flat.names == ("a", "b" * 27 + "…")
+
+
+def test_the_plane_of_points_that_vary_equally_in_all_directions_does_not_depend_on_their_order():
+    """Any plane is a principal one: a fixed rule takes one of them, not the library."""
+    corners = np.concatenate([np.eye(5), -np.eye(5)])
+    for points in (corners, corners[:, :4], np.concatenate([corners, np.zeros((10, 5))], axis=1)):
+        planes = [
+            plane_of(points[order]).axes for order in (np.arange(10), np.arange(10)[::-1], np.r_[3:10, :3])
+        ]
+        for axes in planes:
+            np.testing.assert_array_equal(axes, planes[0])
+            np.testing.assert_allclose(axes.T @ axes, np.eye(2), atol=1e-15)
 
 
 # Nothing gets through, nothing is fetched

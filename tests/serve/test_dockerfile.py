@@ -72,10 +72,15 @@ def test_kernels_are_compiled_by_the_user_who_runs_the_server():
     order.append(LINES.index("RUN dpmd-fast warmup --for transform"))
     assert order == sorted(order)
     assert len(instructions("USER")) == 1
-    recipe = (ROOT / "docs" / "threads.md").read_text().partition("```dockerfile\n")[2].partition("```")[0]
+    recipe = (
+        (ROOT / "docs" / "howto" / "containers.md")
+        .read_text()
+        .partition("```dockerfile\n")[2]
+        .partition("```")[0]
+    )
     lines = [line.strip() for line in recipe.splitlines()]
-    assert lines[2].endswith(f"&& {made.removeprefix('RUN ')}")
-    assert lines[3:] == [f"USER {user}:{group}", "RUN dpmd-fast warmup --for transform", ""]
+    assert lines[3].endswith(f"&& {made.removeprefix('RUN ')}")
+    assert lines[4:] == [f"USER {user}:{group}", "RUN dpmd-fast warmup --for transform"]
 
 
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""The recipes of docs/serving.md, run as they stand there."""
+"""The recipes of docs/howto/serving.md, run as they stand there."""
 
 import re
 
@@ -10,7 +10,7 @@ from dpmd_fast.serve.registry import Registry
 from dpmd_fast.serve.server import ModelServer
 from dpmd_fast.serve.tokens import Tokens
 
-PAGE = (ROOT / "docs" / "serving.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "howto" / "serving.md").read_text("utf-8")
 ROWS = 5000
 
 

@@ -1,7 +1,7 @@
 """Top-d eigenvectors of any symmetric matrix: tridiagonal form, multisection, inverse iteration.
 
 Three times as fast as a full decomposition for the sizes at hand, because only d vectors are formed.
-An answer is accepted if its residual is at rounding level; `top_subspaces` leaves the rest to LAPACK.
+An answer is accepted if its residual is at rounding level; `top_subspaces` leaves the rest to `spectra.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dpmd_fast.kernels.eigen.iteration import (
     orthonormalize,
     scratch,
 )
+from dpmd_fast.kernels.eigen.spectra import top_vectors
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.vector.lanes import add_multiple, dot, update_four
 from dpmd_fast.kernels.vector.tiles import multiply_symmetric
@@ -40,8 +41,7 @@ def top_subspaces(matrices: np.ndarray, columns: int, dim: int, n_threads: int |
         _top_subspaces(matrices, columns, bases, solved)
     for q in np.flatnonzero(~solved):
         if np.isfinite(matrices[q]).all():
-            vectors = np.linalg.eigh(matrices[q, :columns, :columns])[1]
-            bases[q, :, :columns] = vectors[:, ::-1][:, :dim].T
+            bases[q, :, :columns] = top_vectors(matrices[q, :columns, :columns], dim)[:, ::-1].T
         else:
             bases[q] = np.nan
     return bases
@@ -302,7 +302,7 @@ def direct(C, A, n, width, d, Q, Z, work):
         exact = 64.0 * n * _EPS * norm
         if not math.sqrt(dot(Z, c * width, Z, c * width, width)) <= exact:
             return False
-        # an eigenvector, but is it one of the top d? Values closer than multisection can tell go to LAPACK
+        # an eigenvector, but is it one of the top d? Values closer than multisection can tell are left
         if _count_above(diagonal, off2, n, values[c] + exact, _EPS * _EPS * norm) > c:
             return False
     return True

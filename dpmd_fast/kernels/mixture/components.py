@@ -1,4 +1,4 @@
-"""Components of a mixture, prepared for points with one noise. Public numbers, computed with LAPACK."""
+"""Components of a mixture, prepared for points with one noise: public numbers, the same on every machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpmd_fast.kernels.linear import cholesky, lower_inverse, product, weighted
+from dpmd_fast.kernels.vector.elementary import fixed_logs
 from dpmd_fast.kernels.vector.lanes import LANES
 
 _CONDITION = 1e4  # up to which P gap has digits enough for q
@@ -48,13 +50,13 @@ def make_components(
     padded = -(-D // LANES) * LANES
     E = np.asarray(noise, dtype=np.float64) ** 2
     S = np.asarray(covariances, dtype=np.float64)
-    origin = np.asarray(weights, dtype=np.float64) @ means
+    origin = weighted(np.asarray(weights, dtype=np.float64), means)
     m = np.asarray(means, dtype=np.float64) - origin
     A = S + np.diag(E)
-    L = np.linalg.cholesky(A)
-    W = np.triu(np.linalg.inv(L).transpose(0, 2, 1))
-    P = W @ W.transpose(0, 2, 1)
-    G = W @ (W.transpose(0, 2, 1) @ S)
+    L = cholesky(A)
+    W = lower_inverse(L).transpose(0, 2, 1)
+    P = product(W, W.transpose(0, 2, 1))
+    G = product(W, product(W.transpose(0, 2, 1), S))
     variance = np.diagonal(S, axis1=1, axis2=2)
     # P S = 1 - P E, exact without noise: the smaller of S and E leaves more digits
     small = variance >= E
@@ -76,7 +78,7 @@ def make_components(
         variance - np.einsum("kij,kji->ki", S, G),
     )
     return PosteriorComponents(
-        log_weights=np.log(weights) - np.log(np.diagonal(L, axis1=1, axis2=2)).sum(axis=1),
+        log_weights=fixed_logs(weights) - fixed_logs(np.diagonal(L, axis1=1, axis2=2)).sum(axis=1),
         origin=origin,
         means=in_rows(m),
         whitening=in_rows(W),

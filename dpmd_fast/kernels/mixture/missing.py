@@ -11,7 +11,7 @@ import math
 
 from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.vector.elementary import fixed_log
-from dpmd_fast.kernels.vector.lanes import fixed_dot
+from dpmd_fast.kernels.vector.lanes import dot
 
 
 @device
@@ -34,7 +34,7 @@ def expected_gap(P, columns, r, count, L, gap, out):
     """Set out[:count] to the expected gap in the missing columns; `gap` is zero there and in the padding."""
     width = P.shape[1]
     for i in range(count):
-        value = -fixed_dot(P, columns[r, i] * width, gap, 0, width)
+        value = -dot(P, columns[r, i] * width, gap, 0, width)
         for t in range(i):
             value -= L[i, t] * out[t]
         out[i] = value / L[i, i]

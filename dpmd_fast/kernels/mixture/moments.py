@@ -10,7 +10,7 @@ from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.mixture.blocks import fill_in
 from dpmd_fast.kernels.mixture.densities import multiply
 from dpmd_fast.kernels.mixture.missing import added_variances, factor_pattern
-from dpmd_fast.kernels.vector.lanes import add_multiple_fixed
+from dpmd_fast.kernels.vector.lanes import add_multiple
 from dpmd_fast.kernels.vector.rows import combine_rows
 
 
@@ -64,7 +64,7 @@ def set_moments(components, block, shares, pairs, terms, Z, order, means, spread
     else:
         for p in range(len(pairs)):
             k, r = pairs[p, 0], pairs[p, 1]
-            add_multiple_fixed(shares[k, r], terms, p * width, sums, r * width, width)
+            add_multiple(shares[k, r], terms, p * width, sums, r * width, width)
     for r in range(n):
         row = order[r]
         if components.direct:  # then all of them start from the point

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpmd_fast.kernels.borrow import borrow
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.search.index import (
     LEAF,
@@ -136,6 +137,7 @@ def leaf_masks(index, leaf, leaves, found, masks):
     Sketches are compared in single precision about the middle of the leaf, where they are of the
     size of one; what single precision cannot decide is measured in double.
     """
+    index = borrow(index)
     n, width = index.rows.shape
     depth = index.depth
     here = min(LEAF, n - leaf * LEAF)
@@ -247,6 +249,7 @@ def point_masks(index, X, x0, point, rest, leaves, masks):
 
     Returns the number of leaves; a few of them may turn out to have none.
     """
+    index = borrow(index)
     size = square_norm(point)
     walk = walk_scratch(index)
     found = find_leaves(index, point, point, size, leaves, walk)

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpmd_fast.kernels.eigen.spectra import spectra
 from dpmd_fast.kernels.jit import device, kernel, single_blas
+from dpmd_fast.kernels.linear import gram
 from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
 
 LEAF = 64
@@ -131,7 +133,7 @@ def _leading_axes(sample, radius):
     lengths = np.sqrt(np.einsum("ij,ij->i", sample, sample))
     most = 10.0 * max(float(np.median(lengths)), radius)  # far records do not choose the axes
     sample = sample * np.minimum(1.0, most / np.maximum(lengths, most))[:, None] / radius
-    values, vectors = np.linalg.eigh(sample.T @ sample / len(sample))
+    values, vectors = spectra(gram(sample) / len(sample))
     values, vectors = values[::-1], vectors[:, ::-1]
     tail = np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
     kept = int(np.argmax(tail <= _TAIL)) or 1

@@ -33,6 +33,9 @@ class Clipping(NamedTuple):
     bound: int  # tau in lattice steps; below 2^31, so that twice its square is a 64-bit integer
 
 
+NO_CLIPPING = Clipping(1.0, 1.0, 1)  # where nothing is clipped
+
+
 def make_clipping(tau: float, steps: tuple[float, int]) -> Clipping:
     """Return the clipping to norm `tau` on a lattice with this step and bound."""
     step, bound = steps

@@ -16,12 +16,21 @@ import math
 
 import numpy as np
 
+from dpmd_fast.kernels.borrow import borrow
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.projectors import power
 from dpmd_fast.kernels.search.balls import find_candidates, search_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries
-from dpmd_fast.kernels.sums.clip import Clipping, clip
-from dpmd_fast.kernels.sums.pairs import CHUNK, PANEL, Pairs, check_done, sort_by_location
+from dpmd_fast.kernels.sums.clip import NO_CLIPPING, Clipping, clip
+from dpmd_fast.kernels.sums.pairs import (
+    CHUNK,
+    NO_NORMS,
+    NO_PAIRS,
+    PANEL,
+    Pairs,
+    check_done,
+    sort_by_location,
+)
 from dpmd_fast.kernels.vector.gather import append_inside
 from dpmd_fast.kernels.vector.integers import pack_truncated, truncated_square
 from dpmd_fast.kernels.vector.lanes import LANES
@@ -34,7 +43,8 @@ def record_norms(
     """Return the norm over all locations of what each row of `X` would add without clipping."""
     out = np.full(len(X), np.nan)
     with threads(n_threads, chunk=1):
-        _norms(index, pad_queries(index, X), float(beta), float(c), out)
+        padded = pad_queries(index, X)
+        _clip_block(index, padded, float(beta), float(c), NO_CLIPPING, *NO_PAIRS, out)
     check_done(~np.isnan(out))
     return out
 
@@ -56,7 +66,7 @@ def add_moment_block(
     beta, c = float(beta), float(c)
     with threads(n_threads, chunk=1):
         padded = pad_queries(index, Y)
-        _clip_block(index, padded, beta, c, clipping, pairs.places, pairs.scales, pairs.counts)
+        _clip_block(index, padded, beta, c, clipping, *pairs[:3], NO_NORMS)
     with threads(n_threads, chunk=1):
         starts = sort_by_location(len(Y), len(index.rows), pairs)
         done = np.zeros(len(sums), np.bool_)
@@ -64,7 +74,7 @@ def add_moment_block(
     check_done(done)
 
 
-@device
+@device(inline=True)
 def _find_locations(index, X, q, beta, c, places, roots, search, inside):
     """Find the locations in reach of record q and the square roots of its weights there.
 
@@ -93,23 +103,6 @@ def _find_locations(index, X, q, beta, c, places, roots, search, inside):
     return count, square
 
 
-@device
-def _norm_rows(index, X, first, last, beta, c, out):
-    search, inside = search_scratch(index), np.zeros(1, np.int64)
-    places = np.empty(len(index.rows) + 1, np.int32)
-    roots = np.empty(len(index.rows) + 1)
-    for q in range(first, last):
-        out[q] = math.sqrt(_find_locations(index, X, q, beta, c, places, roots, search, inside)[1])
-
-
-@kernel(parallel=True)
-def _norms(index, X, beta, c, out):
-    n = len(X)
-    for chunk in prange((n + CHUNK - 1) // CHUNK):
-        first = np.int64(chunk) * CHUNK
-        _norm_rows(index, X, first, min(first + CHUNK, n), beta, c, out)
-
-
 @device(inline=True)
 def _measure(record, scales, count, squares):
     """Set squares[i] = v . v at each location of a record, for `clip`."""
@@ -121,18 +114,32 @@ def _measure(record, scales, count, squares):
 
 
 @device
-def _clip_rows(index, X, first, last, beta, c, clipping, places, scales, counts):
-    """Find and clip the records first to last - 1: their locations, scales, and number of locations."""
+def _clip_rows(index, X, first, last, beta, c, clipping, places, scales, counts, norms):
+    """Find and clip the records first to last - 1: their locations, scales, and number of locations.
+
+    If `norms` is not empty, set the norms of what they would add without clipping, and nothing else.
+    """
+    K = len(index.rows)
+    found = np.empty(K + 1, np.int32), np.empty(K + 1), search_scratch(index), np.zeros(1, np.int64)
+    numbers = np.empty(K), np.empty(K)
+    _clip_with(index, X, first, last, beta, c, clipping, places, scales, counts, norms, found, numbers)
+
+
+@device
+def _clip_with(index, X, first, last, beta, c, clipping, places, scales, counts, norms, found, numbers):
+    index, X, places, scales = borrow(index), borrow(X), borrow(places), borrow(scales)
+    here, roots, search, inside = borrow(found)
+    scaled, squares = borrow(numbers)
     K, width = index.rows.shape
-    search, inside = search_scratch(index), np.zeros(1, np.int64)
-    here, roots = np.empty(K + 1, np.int32), np.empty(K + 1)
-    scaled, squares = np.empty(K), np.empty(K)
     rows, lead = index.rows, index.radius * math.sqrt(c)
     at = first * K
     for q in range(first, last):
         count, square = _find_locations(index, X, q, beta, c, here, roots, search, inside)
-        record = rows, X, q * width, width, lead, here
         norm = math.sqrt(square)
+        if len(norms) > 0:
+            norms[q] = norm
+            continue
+        record = rows, X, q * width, width, lead, here
         counts[q] = 0
         if clip(_measure, record, roots, count, norm, index.radius, clipping, scaled, squares):
             for i in range(count):
@@ -143,12 +150,12 @@ def _clip_rows(index, X, first, last, beta, c, clipping, places, scales, counts)
 
 
 @kernel(parallel=True)
-def _clip_block(index, X, beta, c, clipping, places, scales, counts):
+def _clip_block(index, X, beta, c, clipping, places, scales, counts, norms):
     n = len(X)
     for chunk in prange((n + CHUNK - 1) // CHUNK):
         first = np.int64(chunk) * CHUNK
         last = min(first + CHUNK, n)
-        _clip_rows(index, X, first, last, beta, c, clipping, places, scales, counts)
+        _clip_rows(index, X, first, last, beta, c, clipping, places, scales, counts, norms)
 
 
 @device

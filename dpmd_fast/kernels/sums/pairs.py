@@ -36,6 +36,11 @@ class Pairs(NamedTuple):
     sorted_along: np.ndarray
 
 
+#: Places, scales and counts where norms are wanted and not pairs; norms where pairs are.
+NO_PAIRS = np.empty(0, np.int32), np.empty(0), np.empty(0, np.int64)
+NO_NORMS = np.empty(0)
+
+
 def block_rows(locations: int) -> int:
     """Return the largest number of records in one block."""
     return max(64, min(_BLOCK, _PAIRS // max(locations, 1)))

@@ -15,11 +15,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpmd_fast.kernels.borrow import borrow
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.search.balls import find_candidates, search_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
-from dpmd_fast.kernels.sums.clip import Clipping, clip
-from dpmd_fast.kernels.sums.pairs import CHUNK, PANEL, Pairs, check_done, sort_by_location
+from dpmd_fast.kernels.sums.clip import NO_CLIPPING, Clipping, clip
+from dpmd_fast.kernels.sums.pairs import (
+    CHUNK,
+    NO_NORMS,
+    NO_PAIRS,
+    PANEL,
+    Pairs,
+    check_done,
+    sort_by_location,
+)
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.quads import measure_four_charts, pack_quads
@@ -55,7 +64,8 @@ def residual_norms(
     """Return the norm over all charts of what each record (x, r) would add without clipping."""
     out = np.full(len(X), np.nan)
     with threads(n_threads, chunk=1):
-        _norms(*frames, _contiguous(X), _contiguous(R), float(c), out)
+        along = np.empty((0, frames.frames.shape[1]))
+        _clip_block(*frames, _contiguous(X), _contiguous(R), float(c), NO_CLIPPING, *NO_PAIRS, along, out)
     check_done(~np.isnan(out))
     return out
 
@@ -73,7 +83,7 @@ def add_residual_block(
     """Add records (x, r), at most `block_rows` of them, to the upper blocks of `sums` (K, width, width)."""
     c, residuals = float(c), _contiguous(R)
     with threads(n_threads, chunk=1):
-        _clip_block(*frames, _contiguous(X), residuals, c, clipping, *pairs[:4])
+        _clip_block(*frames, _contiguous(X), residuals, c, clipping, *pairs[:4], NO_NORMS)
     with threads(n_threads, chunk=1):
         starts = sort_by_location(len(X), len(frames.balls.rows), pairs)
         done = np.zeros(len(sums), np.bool_)
@@ -143,50 +153,54 @@ def _find_charts(index, centers, frames, normal, X, R, q, c, scratch):
     return count, square
 
 
-@device
-def _norm_rows(index, centers, frames, normal, X, R, first, last, c, out):
-    scratch = _chart_scratch(index, frames)
-    for q in range(first, last):
-        out[q] = math.sqrt(_find_charts(index, centers, frames, normal, X, R, q, c, scratch)[1])
-
-
-@kernel(parallel=True)
-def _norms(index, centers, frames, normal, X, R, c, out):
-    n = len(X)
-    for chunk in prange((n + CHUNK - 1) // CHUNK):
-        first = np.int64(chunk) * CHUNK
-        _norm_rows(index, centers, frames, normal, X, R, first, min(first + CHUNK, n), c, out)
-
-
 @device(inline=True)
 def _measure(record, scales, count, squares):
     """Set squares[i] = v . v at each chart of a record, for `clip`."""
-    h, normal, R, q, lead, along = record
+    h, normal, R, q, lead, along, quotients = record
     for i in range(count):
         last = np.trunc(scales[i] * lead)
         squares[i] = last * last
+        quotients[i] = scales[i] / h
     for e in range(len(along)):
         for i in range(count):
-            value = np.trunc(scales[i] / h * along[e, i])
+            value = np.trunc(quotients[i] * along[e, i])
             squares[i] += value * value
+    for i in range(count):
+        quotients[i] = scales[i] / normal
     for k in range(R.shape[1]):
+        residual = R[q, k]
         for i in range(count):
-            value = np.trunc(scales[i] / normal * R[q, k])
+            value = np.trunc(quotients[i] * residual)
             squares[i] += value * value
 
 
 @device
-def _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, kept):
-    """Find and clip the records first to last - 1: their charts, scales, coordinates, number of charts."""
-    index, centers, frames, normal = charts
-    K, h, lead = len(index.rows), index.radius, math.sqrt(c)
-    scratch = _chart_scratch(index, frames)
+def _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, kept, norms):
+    """Find and clip the records first to last - 1: their charts, scales, coordinates, number of charts.
+
+    If `norms` is not empty, set the norms of what they would add without clipping, and nothing else.
+    """
+    K = len(charts[0].rows)
+    scratch = _chart_scratch(charts[0], charts[2])
+    numbers = np.empty(K), np.empty(K), np.empty(K)
+    _clip_with(charts, X, R, first, last, c, clipping, places, scales, counts, kept, norms, scratch, numbers)
+
+
+@device
+def _clip_with(charts, X, R, first, last, c, clipping, places, scales, counts, kept, norms, scratch, numbers):
+    index, centers, frames, normal = borrow(charts)
+    X, R, places, scales = borrow(X), borrow(R), borrow(places), borrow(scales)
+    kept, scratch = borrow(kept), borrow(scratch)
     here, roots, along = scratch[0]
-    scaled, squares = np.empty(K), np.empty(K)
-    at = first * K
+    scaled, squares, quotients = borrow(numbers)
+    h, lead = index.radius, math.sqrt(c)
+    at = first * len(index.rows)
     for q in range(first, last):
         count, square = _find_charts(index, centers, frames, normal, X, R, q, c, scratch)
-        record = h, normal, R, q, lead, along
+        if len(norms) > 0:
+            norms[q] = math.sqrt(square)
+            continue
+        record = h, normal, R, q, lead, along, quotients
         counts[q] = 0
         if clip(_measure, record, roots, count, math.sqrt(square), 1.0, clipping, scaled, squares):
             for i in range(count):
@@ -199,13 +213,13 @@ def _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, k
 
 
 @kernel(parallel=True)
-def _clip_block(index, centers, frames, normal, X, R, c, clipping, places, scales, counts, along):
+def _clip_block(index, centers, frames, normal, X, R, c, clipping, places, scales, counts, along, norms):
     n = len(X)
     for chunk in prange((n + CHUNK - 1) // CHUNK):
         first = np.int64(chunk) * CHUNK
         last = min(first + CHUNK, n)
         charts = index, centers, frames, normal
-        _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, along)
+        _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, along, norms)
 
 
 @device

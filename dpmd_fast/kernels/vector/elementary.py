@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from dpmd_fast.kernels.jit import JIT_DISABLED, device
+from dpmd_fast.kernels.jit import JIT_DISABLED, device, kernel
 from dpmd_fast.kernels.vector.lanes import F64, I64, integer
 
 _LOG2_E = 1.4426950408889634
@@ -22,6 +23,7 @@ _SHIFT = 1.5 * 2.0**52  # added to x, it leaves the integer next to x in the las
 _BITS_OF_ONE = 1023 << 52
 _BITS_OF_SQRT_HALF = 0x3FE6A09E667F3BCD
 _LOWEST, _HIGHEST = -700.0, 700.0
+_SMALLEST_NORMAL = 2.0**-1022
 
 _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10, _E11, _E12, _E13 = (
     1.0 / math.factorial(n) for n in range(2, 14)
@@ -95,3 +97,48 @@ def fixed_log(x):
     tail = (((_L23 * s + _L21) * s + _L19) * s + _L17) * s + _L15
     tail = (((((tail * s + _L13) * s + _L11) * s + _L9) * s + _L7) * s + _L5) * s + _L3
     return e * _LN2_HIGH + (2.0 * g + (g * s * tail + e * _LN2_LOW))
+
+
+@kernel
+def _logs(values, out):
+    for i in range(len(values)):
+        out[i] = fixed_log(values[i])
+    for i in range(len(values)):
+        x = values[i]
+        if not (x >= _SMALLEST_NORMAL and x < math.inf):
+            if x > 0.0 and x < math.inf:
+                out[i] = fixed_log(x * 2.0**54) - 54.0 * (_LN2_HIGH + _LN2_LOW)
+            elif x == 0.0:
+                out[i] = -math.inf
+            else:
+                out[i] = x if x > 0.0 else math.nan
+
+
+@kernel
+def _exps(values, out):
+    for i in range(len(values)):
+        out[i] = fixed_exp(values[i])
+    for i in range(len(values)):
+        x = values[i]
+        if not (x >= _LOWEST and x <= _HIGHEST):
+            half = fixed_exp(0.5 * x) if x < 2.0 * _HIGHEST else math.inf
+            out[i] = x if math.isnan(x) else half * half
+
+
+def fixed_logs(values: np.ndarray) -> np.ndarray:
+    """Return `fixed_log` of each value; -inf for 0, NaN for what is less."""
+    return _of_each(_logs, values)
+
+
+def fixed_exps(values: np.ndarray) -> np.ndarray:
+    """Return `fixed_exp` of each value; 0 and inf where it is beyond the range of numbers."""
+    return _of_each(_exps, values)
+
+
+def _of_each(function, values):
+    array = np.asarray(values, dtype=np.float64)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    out = np.empty(len(flat))
+    with np.errstate(over="ignore", under="ignore"):  # without the compiler, infinity would warn
+        function(flat, out)
+    return out.reshape(array.shape)

@@ -55,11 +55,10 @@ def splat(builder, scalar, vector=VECTOR):
 
 
 def fused(builder, a, b, c):
-    return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
+    """Emit a b + c, rounded once on every target: where there is no instruction, a slow function does it.
 
-
-def fixed_fused(builder, a, b, c):
-    """Emit a b + c, rounded once on every target; `fused` may round twice where there is no instruction."""
+    A permission to contract would leave it to the target whether it rounds once or twice.
+    """
     vector = a.type
     name = f"llvm.fma.v{vector.count}f{8 * _size(vector)}"
     call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
@@ -117,25 +116,15 @@ def _square_distance(typingctx, A, a0, B, b0, count):
     return sig, codegen
 
 
-@intrinsic
-def _fixed_dot(typingctx, A, a0, B, b0, count):
-    sig = types.float64(A, types.int64, B, types.int64, types.int64)
-
-    def codegen(context, builder, signature, args):
-        return _reduce(context, builder, signature, args, difference=False, multiply_add=fixed_fused)
-
-    return sig, codegen
-
-
-def _reduce(context, builder, signature, args, difference, multiply_add=fused):
+def _reduce(context, builder, signature, args, difference):
     """Emit the sum of products (or squared differences) over `count` elements, a multiple of four."""
     A, a0, B, b0, count = args
     pa = pointer_to(context, builder, signature.args[0], A, a0)
     pb = pointer_to(context, builder, signature.args[2], B, b0)
-    return reduce_pairs(builder, pa, pb, count, difference, multiply_add)
+    return reduce_pairs(builder, pa, pb, count, difference)
 
 
-def reduce_pairs(builder, pa, pb, count, difference, multiply_add=fused):
+def reduce_pairs(builder, pa, pb, count, difference):
     """Emit the sum of products (or squared differences) of `count` elements at two pointers."""
     zero = ir.Constant(VECTOR, [0.0] * LANES)
     total = cgutils.alloca_once(builder, VECTOR)
@@ -152,12 +141,12 @@ def reduce_pairs(builder, pa, pb, count, difference, multiply_add=fused):
 
     with cgutils.for_range_slice(builder, integer(0), even, integer(8), intp=I64) as (i, _):
         a, b = term(i)
-        builder.store(multiply_add(builder, a, b, builder.load(total)), total)
+        builder.store(fused(builder, a, b, builder.load(total)), total)
         a, b = term(builder.add(i, integer(4)))
-        builder.store(multiply_add(builder, a, b, builder.load(second)), second)
+        builder.store(fused(builder, a, b, builder.load(second)), second)
     with cgutils.for_range_slice(builder, even, count, integer(4), intp=I64) as (i, _):
         a, b = term(i)
-        builder.store(multiply_add(builder, a, b, builder.load(total)), total)
+        builder.store(fused(builder, a, b, builder.load(total)), total)
     return horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
 
 
@@ -291,27 +280,24 @@ def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
     return sig, codegen
 
 
-def _make_add_multiple(multiply_add):
-    @intrinsic
-    def add_multiple(typingctx, factor, X, x0, Y, y0, count):
-        """Add to Y[y0 + i] the product factor X[x0 + i], i < count, a multiple of four."""
-        i64 = types.int64
-        sig = types.void(types.float64, X, i64, Y, i64, i64)
+@intrinsic
+def _add_multiple(typingctx, factor, X, x0, Y, y0, count):
+    """Add to Y[y0 + i] the product factor X[x0 + i], i < count, a multiple of four."""
+    i64 = types.int64
+    sig = types.void(types.float64, X, i64, Y, i64, i64)
 
-        def codegen(context, builder, signature, args):
-            factor, X, x0, Y, y0, count = args
-            px = pointer_to(context, builder, signature.args[1], X, x0)
-            py = pointer_to(context, builder, signature.args[3], Y, y0)
-            alpha = splat(builder, factor)
-            with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
-                cell = builder.gep(py, [i])
-                value = load(builder, builder.gep(px, [i]))
-                store(builder, multiply_add(builder, alpha, value, load(builder, cell)), cell)
-            return context.get_dummy_value()
+    def codegen(context, builder, signature, args):
+        factor, X, x0, Y, y0, count = args
+        px = pointer_to(context, builder, signature.args[1], X, x0)
+        py = pointer_to(context, builder, signature.args[3], Y, y0)
+        alpha = splat(builder, factor)
+        with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
+            cell = builder.gep(py, [i])
+            value = load(builder, builder.gep(px, [i]))
+            store(builder, fused(builder, alpha, value, load(builder, cell)), cell)
+        return context.get_dummy_value()
 
-        return sig, codegen
-
-    return add_multiple
+    return sig, codegen
 
 
 def _plain_dot(A, a0, B, b0, count):
@@ -362,7 +348,4 @@ center_block = _plain_center_block if JIT_DISABLED else _center_block
 pack = _plain_pack if JIT_DISABLED else _pack
 pack_scaled = _plain_pack_scaled if JIT_DISABLED else _pack_scaled
 update_four = _plain_update_four if JIT_DISABLED else _update_four
-add_multiple = _plain_add_multiple if JIT_DISABLED else _make_add_multiple(fused)
-# with the same bits on every machine
-fixed_dot = _plain_dot if JIT_DISABLED else _fixed_dot
-add_multiple_fixed = _plain_add_multiple if JIT_DISABLED else _make_add_multiple(fixed_fused)
+add_multiple = _plain_add_multiple if JIT_DISABLED else _add_multiple

@@ -21,7 +21,7 @@ from dpmd_fast.kernels.vector.lanes import (
     I64,
     LANES,
     VECTOR,
-    fixed_fused,
+    fused,
     integer,
     load,
     pointer_to,
@@ -127,10 +127,10 @@ def _make_add_two(count):
                 own = [builder.fsub(load(builder, builder.gep(start, [k])), center) for start in px]
                 for value, start in zip(own, pg, strict=True):
                     store(builder, value, builder.gep(start, [k]))
-                after = [fixed_fused(builder, own[i], own[i], before[i]) for i in range(2)]
+                after = [fused(builder, own[i], own[i], before[i]) for i in range(2)]
                 for e in range(1, slots):
                     row = load(builder, cell(pf, k, e))
-                    after += [fixed_fused(builder, own[i], row, before[2 * e + i]) for i in range(2)]
+                    after += [fused(builder, own[i], row, before[2 * e + i]) for i in range(2)]
                 return after
 
             found = _each_vector(builder, width, [_ZERO] * (2 * slots), multiply)
@@ -154,7 +154,7 @@ def _make_add_two(count):
                     values.append(builder.fmul(factors[i], start))
                 for e in range(count):
                     row = load(builder, cell(ps, k, e + 1))
-                    values = [fixed_fused(builder, along[e][i], row, values[i]) for i in range(2)]
+                    values = [fused(builder, along[e][i], row, values[i]) for i in range(2)]
                 for value, start in zip(values, po, strict=True):
                     target = builder.gep(start, [k])
                     store(builder, builder.fadd(load(builder, target), value), target)

@@ -15,7 +15,7 @@ from dpmd_fast.kernels.jit import JIT_DISABLED, device
 from dpmd_fast.kernels.vector.lanes import (
     I32,
     LANES,
-    fixed_fused,
+    fused,
     horizontal_sum,
     integer,
     load,
@@ -35,7 +35,7 @@ def _emit_products(context, builder, signature, args, n_groups):
     lines = [pointer_to(context, builder, signature.args[0], A, builder.mul(lda, row)) for row in taken]
     groups = [builder.gep(pb, [integer(LANES * j)]) for j in range(n_groups)]
     starts = [load(builder, builder.gep(ps, [integer(LANES * j)])) for j in range(n_groups)]
-    return lines, emit_sums(builder, lines, integer(1), groups, ldb, depth, fixed_fused, [starts] * 4)
+    return lines, emit_sums(builder, lines, integer(1), groups, ldb, depth, [starts] * 4)
 
 
 def _store_rows(builder, target, ldc, sums):
@@ -65,7 +65,7 @@ def _make_row_tile(n_groups, squares):
                 for i in range(4):
                     total = builder.fmul(sums[i][0], sums[i][0])
                     for cell in sums[i][1:]:
-                        total = fixed_fused(builder, cell, cell, total)
+                        total = fused(builder, cell, cell, total)
                     place = builder.gep(target, [builder.mul(ldc, integer(i))])
                     builder.store(horizontal_sum(builder, total), place)
             else:
@@ -171,7 +171,7 @@ def _make_gap_tile(n_groups):
                 total = load(builder, place)
                 for j, cell in enumerate(sums[i]):
                     own = load(builder, builder.gep(lines[i], [builder.add(a, integer(LANES * j))]))
-                    total = fixed_fused(builder, builder.fsub(own, centers[j]), cell, total)
+                    total = fused(builder, builder.fsub(own, centers[j]), cell, total)
                 store(builder, total, place)
                 lanes.append(total)
             out = pointer_to(context, builder, signature.args[14], q, q0)
@@ -208,7 +208,7 @@ def _make_combination(n_groups):
             pf = pointer_to(context, builder, signature.args[0], factors, f0)
             px = pointer_to(context, builder, signature.args[3], X, x0)
             groups = [builder.gep(px, [integer(LANES * j)]) for j in range(n_groups)]
-            sums = emit_sums(builder, [pf], sf, groups, sx, count, fixed_fused)
+            sums = emit_sums(builder, [pf], sf, groups, sx, count)
             _store_rows(builder, pointer_to(context, builder, signature.args[7], Y, y0), integer(0), sums)
             return context.get_dummy_value()
 
@@ -350,7 +350,12 @@ def place_rows(X, rows, count, W, w0, width, columns, U, u0, lanes, out):
 
 @device(inline=True)
 def round_up(rows, count):
-    """Repeat the last of some rows up to a multiple of four."""
+    """Repeat the last of some rows up to a multiple of four.
+
+    It is read once: LLVM 22 turns ``while i % 4: rows[i] = rows[i - 1]; i += 1`` into one wide load and one
+    wide store, as if the steps did not depend on each other.
+    """
+    last = rows[count - 1] if count > 0 else 0
     while count % 4:
-        rows[count] = rows[count - 1]
+        rows[count] = last
         count += 1

@@ -17,7 +17,7 @@ from dpmd_fast.kernels.vector.lanes import (
     I64,
     LANES,
     VECTOR,
-    fixed_fused,
+    fused,
     integer,
     load,
     pointer_to,
@@ -54,12 +54,12 @@ def _add_squares(typingctx, Z, z0, ldz, S, s0, W, w0, ldw, depth, Q, q0):
         for j in range(LANES):
             start = splat(builder, builder.load(builder.gep(ps, [integer(j)])), _VECTOR)
             starts.append([start] * _VECTORS)
-        sums = emit_sums(builder, columns, ldw, rows, ldz, depth, fixed_fused, starts, _VECTOR)
+        sums = emit_sums(builder, columns, ldw, rows, ldz, depth, starts, _VECTOR)
         for v in range(_VECTORS):
             place = builder.gep(pq, [integer(_SINGLES * v)])
             total = load(builder, place, _VECTOR)
             for j in range(LANES):
-                total = fixed_fused(builder, sums[j][v], sums[j][v], total)
+                total = fused(builder, sums[j][v], sums[j][v], total)
             store(builder, total, place)
         return context.get_dummy_value()
 

@@ -21,7 +21,7 @@ from dpmd_fast.kernels.vector.lanes import (
 )
 
 
-def emit_sums(builder, rows, sa, groups, sb, depth, multiply_add, starts=None, vector=VECTOR):
+def emit_sums(builder, rows, sa, groups, sb, depth, starts=None, vector=VECTOR):
     """Emit sums[i][j] = starts[i][j] + sum_k rows[i][k sa] groups[j][k sb], one k after the other."""
     zero = ir.Constant(vector, [0.0] * vector.count)
     entry = builder.block
@@ -43,7 +43,7 @@ def emit_sums(builder, rows, sa, groups, sb, depth, multiply_add, starts=None, v
     for row, cells in zip(rows, sums, strict=True):
         left = splat(builder, builder.load(builder.gep(row, [ka])), vector)
         for cell, factor in zip(cells, right, strict=True):
-            cell.add_incoming(multiply_add(builder, left, factor, cell), body)
+            cell.add_incoming(fused(builder, left, factor, cell), body)
     k.add_incoming(builder.add(k, integer(1)), body)
     builder.branch(loop)
     builder.position_at_end(done)
@@ -68,7 +68,7 @@ def _make_tile(n_rows, n_groups, negative):
             pc = pointer_to(context, builder, signature.args[9], C, c0)
             rows = [builder.gep(pa, [builder.mul(ra, integer(i))]) for i in range(n_rows)]
             groups = [builder.gep(pb, [builder.mul(gb, integer(j))]) for j in range(n_groups)]
-            sums = emit_sums(builder, rows, sa, groups, sb, depth, fused)
+            sums = emit_sums(builder, rows, sa, groups, sb, depth)
             for i in range(n_rows):
                 target = builder.gep(pc, [builder.mul(ldc, integer(i))])
                 for j in range(n_groups):

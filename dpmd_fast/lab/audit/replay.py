@@ -38,11 +38,15 @@ from dpmd_fast.privacy.ledger.last_debit import last_debit, note_debit
 from dpmd_fast.privacy.ledger.ledger import Ledger
 from dpmd_fast.privacy.noise import noisy_sums
 from dpmd_fast.reference.sources.arrays import ArraySource
+from dpmd_fast.reference.sources.arrow import StreamSource, TableSource
 from dpmd_fast.reference.sources.base import ReferenceSource
 from dpmd_fast.reference.sources.engine import EngineSource
+from dpmd_fast.reference.sources.pandas import PandasSource
+from dpmd_fast.reference.sources.parquet import ParquetSource
 from dpmd_fast.reference.tasks import Task
 
 Floats = NDArray[np.float64]
+_SOURCES = (ArraySource, ParquetSource, TableSource, StreamSource, PandasSource)
 Route = Callable[[Floats, dict[str, Any]], Any]  # of records and of the account to be charged
 
 
@@ -100,7 +104,7 @@ class Trace(NamedTuple):
 
 def observe(route: Route, records: Floats, tape: Tape, adjacency: Adjacency) -> Trace:
     """Run a route with a ledger of its own in an empty folder, and return all that can be seen of it."""
-    folder = tempfile.mkdtemp(prefix="replay-", dir=_folder())
+    folder = tempfile.mkdtemp(prefix="replay-", dir=folder_in_memory())
     before = os.getcwd()
     choices: list[str] = []
     printed, logged, told = io.StringIO(), _Lines(), []
@@ -125,16 +129,19 @@ def observe(route: Route, records: Floats, tape: Tape, adjacency: Adjacency) -> 
             except Exception as problem:  # of any kind: it is what the caller sees
                 error = f"{type(problem).__name__}: {problem}"
             entries = json.dumps([_plain(entry) for entry in book.history("people")])
-        debit = last_debit() or ""
+
+        def shown(text: str) -> str:
+            return text.replace(folder, "")  # whose name is random
+
         return Trace(
             result,
-            error,
-            tuple(f"{one.category.__name__}: {one.message}" for one in told),
-            tuple(logged.lines),
-            printed.getvalue(),
+            shown(error),
+            tuple(shown(f"{one.category.__name__}: {one.message}") for one in told),
+            tuple(map(shown, logged.lines)),
+            shown(printed.getvalue()),
             _left_in(folder),
-            entries.replace(folder, ""),
-            debit.replace(folder, ""),
+            shown(entries),
+            shown(last_debit() or ""),
             tuple(choices),
             tape.left,
         )
@@ -202,7 +209,7 @@ def _hostile(records: Floats, public: Floats, rng: np.random.Generator, invalid:
 # What is seen
 
 
-def _folder() -> str | None:
+def folder_in_memory() -> str | None:
     """Return a folder in memory, where there is one: a ledger waits for the disk at every entry."""
     return "/dev/shm" if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK) else None
 
@@ -225,15 +232,18 @@ def _passes_noted(choices: list[str]) -> Iterator[None]:
 
         return noting
 
-    def reading(source: ArraySource) -> Iterator[Any]:
-        choices.append("read")
-        return read(source)
+    def reading(read: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(source: ReferenceSource) -> Any:
+            choices.append(f"read {type(source).__name__}")
+            return read(source)
 
-    read = ArraySource.blocks
+        return noting
+
     with ExitStack() as stack:
         for kind in (ReferenceSource, EngineSource):
             stack.enter_context(patch.object(kind, "run", noted(kind.run)))
-        stack.enter_context(patch.object(ArraySource, "blocks", reading))
+        for holder in _SOURCES:
+            stack.enter_context(patch.object(holder, "blocks", reading(holder.blocks)))
         yield
 
 

@@ -164,7 +164,7 @@ def data_file(profile: Profile, name: str) -> Path:
     path = data_folder(profile) / name
     if not path.is_file():
         raise UserValueError(
-            f"data = {str(profile.data)!r}: has no {name}; docs/experiments.md describes the file",
+            f"data = {str(profile.data)!r}: has no {name}; docs/paper/real-data.md describes the file",
             argument="data",
         )
     return path

@@ -138,8 +138,8 @@ def set_files(profile: Profile) -> list[Path]:
     found = [path for path in sorted(folder.glob("*.npz")) if path.stem not in NOT_CELLS]
     if not found:
         raise UserValueError(
-            f"data = {str(folder)!r}: has no set of cells, NAME.npz with X and labels; docs/experiments.md "
-            "describes the files",
+            f"data = {str(folder)!r}: has no set of cells, NAME.npz with X and labels; "
+            "docs/paper/real-data.md describes the files",
             argument="data",
         )
     found.sort(key=lambda path: (PAPERS.index(path.stem) if path.stem in PAPERS else len(PAPERS), path.stem))

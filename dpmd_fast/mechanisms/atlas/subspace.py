@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmd_fast.arguments import LARGEST
+from dpmd_fast.arguments import limit_in
+from dpmd_fast.kernels.eigen.spectra import spectra
+from dpmd_fast.kernels.linear import orthonormal, product
 from dpmd_fast.kernels.sums.exact import FeatureSums
 from dpmd_fast.kernels.sums.features import subspace_coordinates
 from dpmd_fast.mechanisms.spend import Floats, Mechanism
@@ -77,7 +79,7 @@ def _find(mechanism: Mechanism, public: Floats, mu: float) -> _FirstEstimate | N
     mass, mean = float(around.mass[0]), around.offsets[0]
     if not mass > 0.0:
         return None
-    eigenvalues, vectors = np.linalg.eigh(around.covariance[0])
+    eigenvalues, vectors = spectra(around.covariance[0])
     eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
     noise = s / mass
     edge = noise * math.sqrt(2.0 * D)
@@ -103,9 +105,8 @@ def _refine(mechanism: Mechanism, found: _FirstEstimate, mu: float) -> Subspace:
     values, s = _release(mechanism, view, q + D + 1, mu)
     units = normal * np.r_[math.sqrt(C), np.full(q, 1.0 / radius)]
     coefficients = regress(values, q, D, REGRESSION_FLOOR * s).coefficients[0] * units[:, None]
-    coefficients -= coefficients @ basis @ basis.T
-    turned = np.linalg.qr(basis + coefficients[1:].T)[0]
-    return Subspace(origin + coefficients[0], np.ascontiguousarray(turned))
+    coefficients -= product(product(coefficients, basis), basis.T)
+    return Subspace(origin + coefficients[0], orthonormal(basis + coefficients[1:].T))
 
 
 def _whole_features(center: Floats, radius: float, Y: Floats, n_threads: int | None = None) -> Floats:
@@ -126,7 +127,7 @@ def valid_inside(subspace: Subspace, Y: Floats, n_threads: int | None = None) ->
 
 def _valid(Y: Floats) -> NDArray[np.bool_]:
     """Return which records have no value that is not finite or beyond the largest: others add nothing."""
-    return np.asarray((np.abs(Y) <= LARGEST).all(axis=1))
+    return np.asarray((np.abs(Y) <= limit_in(Y)).all(axis=1))
 
 
 def _split_features(

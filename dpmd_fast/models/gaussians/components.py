@@ -12,6 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmd_fast.kernels.eigen.spectra import spectra
+from dpmd_fast.kernels.linear import cholesky, lower_inverse, product
+from dpmd_fast.kernels.vector.elementary import fixed_logs
 from dpmd_fast.models.gaussians.tuning import HOMOGENEOUS as C
 from dpmd_fast.models.gaussians.tuning import (
     LEAST_CORRELATION,
@@ -34,15 +37,14 @@ class Gaussians(NamedTuple):
     @property
     def whitening(self) -> Floats:
         """Upper triangular W (K, D, D) with W W^T = S^-1: W^T (y - m) has unit covariance."""
-        roots = np.linalg.cholesky(self.covariances)
-        inverses: Floats = np.linalg.inv(roots).transpose(0, 2, 1)
+        inverses: Floats = lower_inverse(cholesky(self.covariances)).transpose(0, 2, 1)
         return inverses
 
     @property
     def log_weights(self) -> Floats:
         """Logarithm of weight times density at the mean, up to a constant (K,)."""
         diagonals = np.diagonal(self.whitening, axis1=1, axis2=2)
-        logs: Floats = np.log(self.weights) + np.log(diagonals).sum(axis=1)
+        logs: Floats = fixed_logs(self.weights) + fixed_logs(diagonals).sum(axis=1)
         return logs
 
 
@@ -77,9 +79,9 @@ def read_moments(values: Floats, noise_scale: float) -> Moments:
 
 def in_data_units(before: Gaussians, found: Moments) -> Gaussians:
     """Return components that were measured in the frames of `before`."""
-    back = np.linalg.cholesky(before.covariances)  # W^-T: coordinates u are at m + back u
+    back = cholesky(before.covariances)  # W^-T: coordinates u are at m + back u
     means = before.means + np.einsum("kde,ke->kd", back, found.means)
-    covariances = back @ found.covariances @ back.transpose(0, 2, 1)
+    covariances = product(product(back, found.covariances), back.transpose(0, 2, 1))
     return Gaussians(found.masses / found.masses.sum(), means, symmetric(covariances))
 
 
@@ -89,18 +91,19 @@ def not_flat(model: Gaussians, whole: Gaussians) -> Gaussians:
     Columns that depend on each other would otherwise lose a part in every round, until rounding makes the
     covariance indefinite.
     """
-    root = np.linalg.cholesky(whole.covariances)
-    inverse = np.linalg.inv(root)
-    inside = inverse @ model.covariances @ inverse.transpose(0, 2, 1)
+    root = cholesky(whole.covariances)
+    inverse = lower_inverse(root)
+    inside = product(product(inverse, model.covariances), inverse.transpose(0, 2, 1))
     wide = floored(inside, np.full(len(inside), LEAST_OF_WHOLE))
-    return model._replace(covariances=definite(symmetric(root @ wide @ root.transpose(0, 2, 1))))
+    covariances = product(product(root, wide), root.transpose(0, 2, 1))
+    return model._replace(covariances=definite(symmetric(covariances)))
 
 
 def floored(matrices: Floats, least: Floats) -> Floats:
     """Return symmetric matrices with eigenvalues of at least `least` (K,) and of a share of their largest."""
-    values, vectors = np.linalg.eigh(symmetric(matrices))
+    values, vectors = spectra(symmetric(matrices))
     values = np.maximum(values, np.maximum(least[:, None], LEAST_OF_LARGEST * values[:, -1:]))
-    return symmetric((vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1))
+    return symmetric(product(vectors * values[:, None, :], vectors.transpose(0, 2, 1)))
 
 
 def definite(covariances: Floats) -> Floats:
@@ -114,7 +117,7 @@ def definite(covariances: Floats) -> Floats:
     units = scales[:, :, None] * scales[:, None, :]
     correlations = covariances / units
     least = np.full(len(covariances), LEAST_CORRELATION)
-    low = np.linalg.eigvalsh(correlations)[:, 0] < least
+    low = spectra(correlations)[0][:, 0] < least
     return np.where(low[:, None, None], units * floored(correlations, least), covariances)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.cluster.vq import kmeans2
 
+from dpmd_fast.kernels.linear import cholesky, product
 from dpmd_fast.models.gaussians.components import Floats, Gaussians
 from dpmd_fast.models.gaussians.tuning import (
     CLIP,
@@ -95,9 +96,9 @@ def start(whole: Gaussians, components: int) -> Gaussians:
     columns = whole.means.shape[1]
     draws = np.random.default_rng(0).normal(size=(START_DRAWS, columns))
     centers: Floats = kmeans2(draws, components, minit="++", seed=0, missing="warn")[0]
-    root = np.linalg.cholesky(whole.covariances[0])
+    root = cholesky(whole.covariances[0])
     return Gaussians(
         np.full(components, 1.0 / components),
-        whole.means + centers @ root.T,
+        whole.means + product(centers, root.T),
         np.repeat(START_VARIANCE * whole.covariances, components, axis=0),
     )

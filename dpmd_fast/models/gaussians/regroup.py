@@ -12,6 +12,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmd_fast.kernels.eigen.spectra import spectra
+from dpmd_fast.kernels.linear import cholesky, weighted
+from dpmd_fast.kernels.vector.elementary import fixed_logs
 from dpmd_fast.models.gaussians.components import Floats, Gaussians, definite, symmetric
 from dpmd_fast.models.gaussians.tuning import EVIDENCE_ROUNDS, HALF_NORMAL_MEAN, LEAST_MASS, SPLIT_SIGNAL
 
@@ -70,9 +73,8 @@ def split(model: Gaussians, signals: Floats, seen: Floats, most: int) -> tuple[G
     weights, means, covariances = (list(part) for part in model)
     pairs: Pairs = []
     for k in (kept.index(k) for k in heavy):
-        values, vectors = np.linalg.eigh(covariances[k])
-        axis = vectors[:, -1] * np.sign(vectors[np.argmax(np.abs(vectors[:, -1])), -1])
-        step = HALF_NORMAL_MEAN * math.sqrt(values[-1]) * axis
+        values, vectors = spectra(covariances[k])
+        step = HALF_NORMAL_MEAN * math.sqrt(values[-1]) * vectors[:, -1]
         pairs.append((k, len(weights)))
         weights[k] /= 2.0
         covariances[k] = covariances[k] - np.outer(step, step)
@@ -108,10 +110,10 @@ def join(model: Gaussians, rounds: Rounds, pairs: Pairs) -> tuple[Gaussians, Rou
 
 def _joined(parts: Gaussians) -> Gaussians:
     """Return one component with the moments of all parts."""
-    mean = parts.weights @ parts.means
+    mean = weighted(parts.weights, parts.means)
     gaps = parts.means - mean
     second = parts.covariances + gaps[:, :, None] * gaps[:, None, :]
-    return Gaussians(np.ones(1), mean[None], symmetric(np.einsum("k,kde->de", parts.weights, second)[None]))
+    return Gaussians(np.ones(1), mean[None], symmetric(weighted(parts.weights, second)[None]))
 
 
 def _gain(parts: Gaussians, whole: Gaussians) -> float:
@@ -119,7 +121,12 @@ def _gain(parts: Gaussians, whole: Gaussians) -> float:
 
     The halves of a normal distribution lose 0.19; those of two groups far apart gain several.
     """
-    volumes = np.linalg.slogdet(parts.covariances)[1]
-    of_whole = float(np.linalg.slogdet(whole.covariances[0])[1])
-    entropy = -float(parts.weights @ np.log(parts.weights))
-    return 0.5 * (of_whole - float(parts.weights @ volumes)) - entropy
+    entropy = -float((parts.weights * fixed_logs(parts.weights)).sum())
+    return float(_log_volumes(whole)[0]) - float((parts.weights * _log_volumes(parts)).sum()) - entropy
+
+
+def _log_volumes(parts: Gaussians) -> Floats:
+    """Return half the logarithm of the determinant of each covariance (K,)."""
+    roots = np.diagonal(cholesky(parts.covariances), axis1=1, axis2=2)
+    volumes: Floats = fixed_logs(roots).sum(axis=1)
+    return volumes

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from dpmd_fast.kernels.charts import make_field, move
+from dpmd_fast.kernels.eigen.spectra import spectra, top_vectors
+from dpmd_fast.kernels.linear import product, weighted
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.moments import record_norms
@@ -67,11 +69,6 @@ def public_moments(Z: Floats, at: Floats, h: float, c: float, n_threads: int | N
     return read_moments(np.asarray(sums.total() * (tau / _STEPS), dtype=np.float64), c, h, longest=h)
 
 
-def top_vectors(matrices: Floats, dim: int) -> Floats:
-    """Return the eigenvectors (K, D, dim) of the largest eigenvalues."""
-    return np.ascontiguousarray(np.linalg.eigh(matrices)[1][:, :, -dim:])
-
-
 def smoothed(Z: Floats, h: float, dim: int, n_threads: int | None = None) -> Floats:
     """Return the public points denoised with themselves as reference."""
     around = public_moments(Z, Z, h, PUBLIC_HOMOGENEOUS, n_threads)
@@ -102,8 +99,8 @@ def public_bias2(Z: Floats, h: float, dim: int, n_threads: int | None = None) ->
                 moved.append(points)
                 both &= reached
             change = moved[0] - moved[1]
-            along = np.matmul(change[:, None, :], tangents)
-            changes.append(change - np.matmul(along, tangents.transpose(0, 2, 1))[:, 0])
+            along = product(change[:, None, :], tangents)
+            changes.append(change - product(along, tangents.transpose(0, 2, 1))[:, 0])
         if both.any():
             first, second = changes[0][both], changes[1][both]
             common += float((first * second).sum(axis=1).mean())
@@ -117,11 +114,11 @@ def _moved_by_public(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Move points by the map of round 1 that has public points in the place of records, a chart at each.
 
-    Points around which the others spread in fewer than `dim` directions make no chart: the eigensolver would
-    choose its directions, and differently on each machine. Also returns which points have a chart in reach.
+    Points around which the others spread in fewer than `dim` directions make no chart: rounding would choose
+    its directions. Also returns which points have a chart in reach.
     """
     around = public_moments(Z, Z, h, PUBLIC_HOMOGENEOUS, n_threads)
-    spreads, vectors = np.linalg.eigh(around.covariance)
+    spreads, vectors = spectra(around.covariance, n_threads)
     whole = spreads[:, -dim] > _NO_SPREAD * h * h
     if not whole.any():
         return points, np.zeros(len(points), np.bool_)
@@ -132,8 +129,8 @@ def _moved_by_public(
 
 def largest_gap(covariances: Floats, weights: Floats) -> int:
     """Return the dimension after which the weighted mean of the local spectra drops most."""
-    spectra = np.linalg.eigvalsh(covariances)[:, ::-1]
-    mean = weights @ spectra / weights.sum()
+    falling = spectra(covariances)[0][:, ::-1]
+    mean = weighted(weights, falling) / weights.sum()
     return int(np.argmax(mean[:-1] - mean[1:])) + 1
 
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpmd_fast.kernels.eigen.spectra import spectra
+from dpmd_fast.kernels.linear import covariance, product
 from dpmd_fast.models.geometry.anchors import (
     Floats,
     SignalPrediction,
@@ -57,6 +59,10 @@ from dpmd_fast.models.geometry.tuning import (
 from dpmd_fast.privacy.budget import Budget
 from dpmd_fast.privacy.guarantee import Adjacency
 from dpmd_fast.privacy.lattice import relative_sensitivity
+
+# Beyond these an error is hopeless, whichever it is, and its square could overflow for bandwidths near 1e100.
+_NO_SIGNAL = 1e-9  # signal over noise
+_WHOLE = 1e6  # bandwidth over the largest that makes sense
 
 
 class FinalError(NamedTuple):
@@ -154,19 +160,25 @@ class BandwidthSearch:
 
     @cached_property
     def _bias_factor(self) -> float:
-        """The bias of maps of public points, over a power of the bandwidth: least squares over a few."""
-        widths = np.array([share * self.largest for share in BIAS_AT])
-        found = [public_bias2(self.points, h, self.dim, self._n_threads) for h in widths]
-        powers = widths ** (2.0 * PUBLIC_BIAS_ORDER)
-        return math.sqrt(float(powers @ np.array(found) / (powers @ powers)))
+        """The bias of maps of public points at the largest bandwidth, if it grows by a power of it.
+
+        By least squares over a few bandwidths. Powers of shares neither overflow nor vanish, in any unit.
+        """
+        found = [
+            public_bias2(self.points, share * self.largest, self.dim, self._n_threads) for share in BIAS_AT
+        ]
+        powers = np.array(BIAS_AT) ** (2.0 * PUBLIC_BIAS_ORDER)
+        return math.sqrt(float((powers * np.array(found)).sum() / (powers * powers).sum()))
 
     def final_error(self, h: float) -> FinalError:
         """Return the predicted error of the finished map, with all of the budget spent at a bandwidth."""
         predicted = self.at(h)
-        noisy = 1.0 + (FINAL_SIGNAL / predicted.signal) ** 2
+        signal = max(predicted.signal, _NO_SIGNAL)
+        noisy = 1.0 + (FINAL_SIGNAL / signal) ** 2
+        share = min(h / self.largest, _WHOLE)
         return FinalError(
-            noise=FINAL_NOISE * h / predicted.signal * noisy,
-            bias=FINAL_BIAS * self._bias_factor * h**PUBLIC_BIAS_ORDER,
+            noise=FINAL_NOISE * h / signal * noisy,
+            bias=FINAL_BIAS * self._bias_factor * share**PUBLIC_BIAS_ORDER,
             sampling=FINAL_SAMPLING * self.sampling_error(h, self.scatter),
         )
 
@@ -238,7 +250,7 @@ def search_before_spending(
 
 def leading(Z: Floats, least: int = 2) -> Floats:
     """Return public points in their leading coordinates, which stand in for the subspace to be released."""
-    return np.ascontiguousarray((Z - Z.mean(axis=0)) @ leading_basis(Z, least))
+    return np.ascontiguousarray(product(Z - Z.mean(axis=0), leading_basis(Z, least)))
 
 
 def leading_basis(Z: Floats, least: int = 2) -> Floats:
@@ -249,7 +261,7 @@ def leading_basis(Z: Floats, least: int = 2) -> Floats:
     Those are left out whose variance could be that of noise of the same size in all coordinates: below the
     edge of the Marchenko-Pastur law for so many points.
     """
-    values, vectors = np.linalg.eigh(np.cov(Z.T))
+    values, vectors = spectra(covariance(Z))
     values, vectors = values[::-1], vectors[:, ::-1]
     ratio = min(1.0, len(values) / len(Z))
     noise = float(np.median(values)) / (1.0 - ratio / 3.0)

@@ -6,10 +6,13 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist
 
 from dpmd_fast.kernels.charts import Field, make_field, move
-from dpmd_fast.models.geometry.anchors import Floats, top_vectors
+from dpmd_fast.kernels.eigen.spectra import top_vectors
+from dpmd_fast.kernels.linear import product
+from dpmd_fast.models.geometry.anchors import Floats
 from dpmd_fast.models.geometry.regression import regress
 from dpmd_fast.models.geometry.tuning import (
     ATTENUATION,
@@ -80,12 +83,13 @@ def projection_field(charts: Charts) -> Field:
 def tangents_at(points: Floats, charts: Charts, dim: int) -> Floats:
     """Return tangents averaged over the charts around each point, or of the nearest if none is in reach."""
     out = np.empty((len(points), points.shape[1], dim))
-    projectors = np.matmul(charts.tangents, charts.tangents.transpose(0, 2, 1))
+    projectors = product(charts.tangents, charts.tangents.transpose(0, 2, 1))
     flat = projectors.reshape(len(projectors), -1)
     for start in range(0, len(points), 1024):
         part = slice(start, start + 1024)
         weights = _chart_weights(points[part], charts.centers, charts.bandwidth)
-        out[part] = top_vectors((weights @ flat).reshape(-1, *projectors.shape[1:]), dim)
+        averaged = csr_array(weights) @ flat  # in the order of the charts; most are out of reach
+        out[part] = top_vectors(averaged.reshape(-1, *projectors.shape[1:]), dim)
     return out
 
 
@@ -124,10 +128,10 @@ def make_correction(
     fitted, inverse = regress(values, dim, D, REGRESSION_FLOOR * s, ridge=s)
     units = normal * np.r_[math.sqrt(C), np.full(dim, 1.0 / h)]
     coefficients = fitted * units[None, :, None]
-    noise = np.matmul(inverse, inverse) * np.outer(units, units) * (0.5 * s * s)
+    noise = product(inverse, inverse) * np.outer(units, units) * (0.5 * s * s)
     # remove the component along the chart
-    along = np.matmul(coefficients, tangents)
-    coefficients -= np.matmul(along, tangents.transpose(0, 2, 1))
+    along = product(coefficients, tangents)
+    coefficients -= product(along, tangents.transpose(0, 2, 1))
     masses = values[:, -1, -1] / C
     spread = np.trace(values[:, dim : dim + D, dim : dim + D], axis1=1, axis2=2).sum()
     variance = max(0.0, float(spread / masses.sum())) * normal * normal

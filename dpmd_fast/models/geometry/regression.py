@@ -7,6 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmd_fast.kernels.eigen.spectra import spectra
+from dpmd_fast.kernels.linear import product
+
 Floats = NDArray[np.float64]
 
 
@@ -29,7 +32,7 @@ def regress(values: Floats, regressors: int, targets: int, floor: float, ridge: 
     cross = values[:, order][:, :, regressors : regressors + targets]
     slopes = np.arange(1, 1 + regressors)
     gram[:, slopes, slopes] += ridge
-    eigenvalues, vectors = np.linalg.eigh(gram)
+    eigenvalues, vectors = spectra(gram)
     eigenvalues = np.maximum(eigenvalues, max(1e-300, floor))
-    inverse = np.matmul(vectors / eigenvalues[:, None, :], vectors.transpose(0, 2, 1))
-    return Regression(np.matmul(inverse, cross), inverse)
+    inverse = product(vectors / eigenvalues[:, None, :], vectors.transpose(0, 2, 1))
+    return Regression(product(inverse, cross), inverse)

@@ -100,6 +100,12 @@ def was_validated(spend: Spend) -> bool:
     )
 
 
+def preprocessing_of(spend: Spend) -> float:
+    """Return the mu^2 of the preprocessing of a release, which is a spend of its own; 0 without one."""
+    cost = spend.parameters.get("preprocessing_mu2", 0.0)
+    return float(cost) if isinstance(cost, (int, float)) else 0.0
+
+
 def spend_of(dataset: str, row: tuple[Any, ...], head: str, files: tuple[str, ...] = ()) -> Spend:
     """Return an entry of the file, with the head of the chain after it."""
     number, time, what, mechanism, parameters, mu2, holds, host, pid = row

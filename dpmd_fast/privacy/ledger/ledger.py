@@ -23,9 +23,10 @@ from dpmd_fast.errors import UserValueError
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded
 from dpmd_fast.privacy.guarantee import Adjacency, Guarantee, Holds, total_guarantee
 from dpmd_fast.privacy.ledger import fingerprinting
-from dpmd_fast.privacy.ledger.entries import Spend, Total, spend_of, was_validated
+from dpmd_fast.privacy.ledger.entries import Spend, Total, preprocessing_of, spend_of, was_validated
 from dpmd_fast.privacy.ledger.store import Account, create_file, open_book
 
+_CONVERSION = 1e-6  # of mu^2 by root finders of other machines and versions, and of sums of few squares
 # Of the total. The sum is computed without rounding, so this covers the rounding of the total itself and of a
 # budget cut into equal parts, and does not grow with the number of spends.
 _ROUNDING = 1e-12
@@ -66,18 +67,58 @@ class Statement:
         """Digest of the chain of all entries, the declaration without the fingerprint and every spend."""
         return self._account.heads[-1]
 
-    def check_entry(self, spend: int, head: str) -> None:
-        """Refuse a ledger that lacks this debit, or whose chain up to it is another: it is not the same."""
-        known = {entry.id: entry.head for entry in self.history}
+    def check_entry(self, spend: int, head: str, guarantee: Guarantee | None = None) -> None:
+        """Refuse a ledger that lacks this debit, or whose chain up to it is another: it is not the same.
+
+        With the `guarantee` of what the debit has paid for, refuse a debit of another size or adjacency.
+        """
+        known = {entry.id: entry for entry in self.history}
         if spend not in known:
             raise UserValueError(
                 f"the ledger has no spend {spend} of {self.total.dataset!r}: it was rolled back, or is "
                 "another ledger"
             )
-        if known[spend] != head:
+        if known[spend].head != head:
             raise UserValueError(
                 f"the entries of {self.total.dataset!r} up to spend {spend} are not those that were signed: "
                 "the ledger was edited, or is another one"
+            )
+        if guarantee is None:
+            return
+        paid, cost = known[spend].mu2 + preprocessing_of(known[spend]), guarantee.mu**2
+        if not math.isclose(paid, cost, rel_tol=_CONVERSION):
+            raise UserValueError(
+                f"spend {spend} of {self.total.dataset!r} has paid mu^2 = {paid:.9g}, and the guarantee says "
+                f"{cost:.9g}"
+            )
+        if guarantee.adjacency != self.total.adjacency:
+            raise UserValueError(
+                f"{self.total.dataset!r} is counted under {self.total.adjacency!r}, and the guarantee is one "
+                f"under {guarantee.adjacency!r}"
+            )
+
+    def preprocessing_paid(self, spend: int) -> bool | None:
+        """Return whether an earlier spend is of the mu^2 of this one's preprocessing; None without one."""
+        (cost,) = (preprocessing_of(entry) for entry in self.history if entry.id == spend)
+        before = [entry.mu2 for entry in self.history if entry.id < spend]
+        return any(math.isclose(mu2, cost, rel_tol=_CONVERSION) for mu2 in before) if cost else None
+
+    def check_sums(self) -> None:
+        """Refuse numbers that do not add up: a total that is not that of its budget, or spends beyond it.
+
+        `Ledger` does not make such entries. Whoever writes the file can, with a checksum that fits.
+        """
+        total = self.total
+        declared = 2.0 * Budget(total.epsilon, total.delta).rho
+        if not math.isclose(declared, total.mu2, rel_tol=_CONVERSION):
+            raise UserValueError(
+                f"the total of {total.dataset!r} is mu^2 = {total.mu2:.9g}, and its epsilon and delta allow "
+                f"{declared:.9g}: the ledger was edited"
+            )
+        if (spent := math.fsum(self._spent())) > total.mu2 * (1.0 + _ROUNDING):
+            raise UserValueError(
+                f"the spends of {total.dataset!r} add up to mu^2 = {spent:.9g}, more than its total of "
+                f"{total.mu2:.9g}: the ledger was edited"
             )
 
     @property

@@ -10,7 +10,7 @@ from dpmd_fast.arguments import Points
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.reference.sources.arrow import ArrowSource
 from dpmd_fast.reference.sources.npy import Opener, cannot_read
-from dpmd_fast.tables.formats import arrow_file
+from dpmd_fast.tables.formats import arrow_file, whole_batches
 
 
 def look_at_ipc(path: str) -> Opener:
@@ -19,7 +19,7 @@ def look_at_ipc(path: str) -> Opener:
 
     with pa.memory_map(path) as mapped:  # reads the metadata of a batch only
         reader = pa.ipc.open_file(mapped)
-        rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
+        rows = sum(batch.num_rows for batch in whole_batches(reader))
         return partial(ArrowFileSource, path, reader.schema, rows)
 
 
@@ -39,9 +39,7 @@ class ArrowFileSource(ArrowSource):
         import pyarrow as pa
 
         with arrow_file(self._path) as file:
-            reader = pa.ipc.open_file(file)
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
+            yield from whole_batches(pa.ipc.open_file(file))
 
     def _counted(self, blocks: Iterator[Points]) -> Iterator[Points]:
         rows = 0

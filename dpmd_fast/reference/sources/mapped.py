@@ -76,6 +76,14 @@ def preprocessed_records(
 
     A value that is not finite or beyond 1e100, or not positive in a logged column, becomes NaN without a
     message: releases refuse such records or, with ``on_invalid="drop"``, leave them out.
+
+    Parameters
+    ----------
+    preprocess : Preprocessor
+    reference : array, table, path or paths
+        The private records, in original units.
+    columns : list of str, optional
+        Columns to use, if the reference is a table.
     """
     blocks = list(preprocessed_source(preprocess, open_reference(reference, columns=columns)).blocks())
     return np.concatenate(blocks) if blocks else np.empty((0, preprocess.n_columns))

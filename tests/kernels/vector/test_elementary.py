@@ -12,7 +12,7 @@ import pytest
 from kernel_samples import on_another_target
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, kernel
-from dpmd_fast.kernels.vector.elementary import fixed_exp, fixed_log
+from dpmd_fast.kernels.vector.elementary import fixed_exp, fixed_exps, fixed_log, fixed_logs
 
 
 @kernel
@@ -88,6 +88,33 @@ def test_ends_of_the_range():
 def test_an_exponential_is_monotone_enough_for_a_comparison():
     x = -np.linspace(0.0, 50.0, 2001)
     assert (np.diff(values(run_exp, x)) < 0.0).all()
+
+
+@pytest.mark.kernels
+def test_arrays_of_any_shape_and_values_beyond_the_range():
+    x = positives(200)
+    np.testing.assert_array_equal(fixed_logs(x), values(run_log, x))
+    np.testing.assert_array_equal(
+        fixed_logs(x[:200].reshape(20, 10)[::2, 3:]), values(run_log, x[:200]).reshape(20, 10)[::2, 3:]
+    )
+    y = exponents(200)
+    np.testing.assert_array_equal(fixed_exps(y), values(run_exp, y))
+    odd = [0.0, -0.0, -1.0, math.inf, -math.inf, math.nan, 5e-324, 1e-310]
+    expected = [
+        -math.inf,
+        -math.inf,
+        math.nan,
+        math.inf,
+        math.nan,
+        math.nan,
+        math.log(5e-324),
+        math.log(1e-310),
+    ]
+    np.testing.assert_allclose(fixed_logs(np.array(odd)), expected, rtol=1e-15)
+    odd = [-math.inf, -800.0, -744.0, -708.5, 705.0, 710.0, 1500.0, math.inf, math.nan]
+    expected = [0.0, 0.0, 1e-323, math.exp(-708.5), math.exp(705.0), math.inf, math.inf, math.inf, math.nan]
+    np.testing.assert_allclose(fixed_exps(np.array(odd)), expected, rtol=4e-15)
+    assert fixed_logs(np.empty((0, 3))).shape == (0, 3)
 
 
 def digest() -> str:

@@ -147,8 +147,13 @@ class Watch(threading.Thread):
         self._ended.set()
 
     def look(self) -> None:
-        """Look at all connections once."""
+        """Look at all connections once.
+
+        Bytes come and batches are finished while this thread waits for its turn. So bytes are counted before
+        what accounts for them, and again after it for the bound of what may be accounted for.
+        """
         now = time.monotonic()
+        before = {key: received(descriptor, key) for key, descriptor in sockets(self._port).items()}
         since: dict[str, float] = {}  # of connections with open calls
         for peer, waits in self._waiting():
             key = key_of(peer)
@@ -159,15 +164,15 @@ class Watch(threading.Thread):
         there = sockets(self._port)
         self._seen = {key: self._seen.get(key) or _Seen(now) for key in there}
         for key, descriptor in there.items():
-            seen, total = self._seen[key], received(descriptor, key)
-            if total is None:
+            seen, earlier, total = self._seen[key], before.get(key, 0), received(descriptor, key)
+            if earlier is None or total is None:
                 continue
             if total != seen.received:
                 seen.received, seen.changed = total, now
             seen.known = seen.known or key in since or key in credits
             # never more than has come: what was small on the way must not pay for what comes later
             seen.explained = min(total, seen.explained + credits[key])
-            if total - seen.explained > (self._most if seen.known else _STRANGER):
+            if earlier - seen.explained > (self._most if seen.known else _STRANGER):
                 self._shut(descriptor, key, "too large")
             elif now - since.get(key, now) > self._idle:
                 self._shut(descriptor, key, "stalled")

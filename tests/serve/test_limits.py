@@ -222,6 +222,34 @@ def test_small_batches_do_not_hide_a_large_message(monkeypatch, calls, looks):
     assert total[0] >> 20 == looks
 
 
+@pytest.mark.parametrize("new", [False, True])
+def test_what_comes_and_is_finished_during_a_look_is_not_too_large(monkeypatch, new):
+    """A thread that waits long for its turn sees bytes whose batches were finished after it asked for those."""
+    total, finished, closed, looks = [0], [0], [], [0]
+    peer = "ipv4:127.0.0.1:5000"
+
+    def credits():
+        """200 MB more come before this answers, and as much after it; each batch is finished when it has come."""
+        total[0] += 200 << 20
+        answer, finished[0] = finished[0] + (200 << 20), 200 << 20
+        total[0] += 200 << 20
+        looks[0] += 1
+        return {peer: answer}
+
+    monkeypatch.setattr(
+        connections, "sockets", lambda port: {} if new and not looks[0] else {"5000 127.0.0.1": 7}
+    )
+    monkeypatch.setattr(connections, "received", lambda descriptor, key: total[0])
+    monkeypatch.setattr(connections, "shut", lambda descriptor, key: True)
+    watch = connections.Watch(1, lambda: [(peer, None)], credits, 60.0, 100 << 20, closed.append)
+    for _ in range(20):
+        watch.look()
+    assert closed == []
+    total[0] += 400 << 20  # nothing will account for these
+    watch.look()
+    assert closed == ["too large"]
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
 def test_too_many_connections_make_room(server, client, monkeypatch):
     monkeypatch.setattr("dpmd_fast.serve.connections._MOST", 5)

@@ -224,12 +224,12 @@ def test_small_batches_do_not_hide_a_large_message(monkeypatch, calls, looks):
 
 @pytest.mark.parametrize("new", [False, True])
 def test_what_comes_and_is_finished_during_a_look_is_not_too_large(monkeypatch, new):
-    """A thread that waits long for its turn sees bytes whose batches were finished after it asked for those."""
+    """A thread that waits for its turn sees bytes of batches that were finished after it asked for those."""
     total, finished, closed, looks = [0], [0], [], [0]
     peer = "ipv4:127.0.0.1:5000"
 
     def credits():
-        """200 MB more come before this answers, and as much after it; each batch is finished when it has come."""
+        """200 MB come before the answer, and as much after it; a batch is finished when it has come."""
         total[0] += 200 << 20
         answer, finished[0] = finished[0] + (200 << 20), 200 << 20
         total[0] += 200 << 20

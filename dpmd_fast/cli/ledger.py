@@ -202,7 +202,7 @@ def _lines(account: dict[str, Any]) -> list[str]:
     from dpmd_fast.privacy.guarantee import not_below
 
     share = math.floor(1000.0 * account["remaining_mu2"] / account["mu2"]) / 10.0
-    worth = math.floor(1000.0 * account["remaining_epsilon"]) / 1000.0
+    worth = math.floor(1000.0 * account["remaining_epsilon"] + 1e-6) / 1000.0  # mu and back is inexact
     numbers = f"{not_below(account['epsilon'])}, {not_below(account['delta'])}"
     total = f"({numbers}) under {account['adjacency']} adjacency"
     lines = [f"{account['name']}: {total}; {share:g} % is left, worth epsilon = {worth:g}"]

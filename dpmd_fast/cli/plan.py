@@ -42,7 +42,12 @@ Example:
 @kind_option
 @click.option("--reference-rows", type=int, required=True, help="Number of private records, if it is public.")
 @click.option(
-    "--queries", required=True, metavar="FILE", help="Public points: .parquet, .csv, .arrow or .npy."
+    "--queries",
+    "--public",
+    "queries",
+    required=True,
+    metavar="FILE",
+    help="Public points: .parquet, .csv, .arrow or .npy.",
 )
 @columns_option
 @shape_options

@@ -75,6 +75,7 @@ Example:
 @click.option(
     "--queries",
     "--anchors",
+    "--public",
     "queries",
     metavar="FILE",
     help="Public points to clean, or points like them; never records. An atlas is built around them; for "

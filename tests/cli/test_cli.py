@@ -646,6 +646,12 @@ def test_an_account_with_hardly_anything_left_is_shown(here, capsys):
     assert "worth epsilon = 0" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0, 3.0])
+def test_an_account_with_nothing_spent_is_worth_its_total(here, capsys, epsilon):
+    dpmd_fast.Ledger("fresh.db").create("clinic", epsilon, 1e-6)
+    assert f"100 % is left, worth epsilon = {epsilon:g}\n" in run(capsys, "ledger show --ledger fresh.db")
+
+
 def test_a_bought_preprocessor_is_noted_in_the_ledger(here, capsys):
     book = dpmd_fast.Ledger("scales.db")
     book.create("clinic", 5.0, 1e-6)

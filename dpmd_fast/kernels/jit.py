@@ -95,7 +95,7 @@ def _compiled(function: Callable[..., Any], *, cache: bool = True, nogil: bool =
 
 @functools.cache
 def kernel_digest() -> str:
-    """Return a digest of the sources of all kernels, and of a width of vectors that is not the processor's."""
+    """Return a digest of the sources of all kernels, and of the width of vectors that was asked for."""
     total = hashlib.sha256(chosen_width().encode())
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         total.update(path.read_bytes())

@@ -4,8 +4,8 @@ Eight where there is AVX-512, four elsewhere: LLVM splits vectors of four into h
 width changes no bit of a result: elements of products are chains of their own, integers are exact in any
 order, and what is summed across lanes has a fixed number of them, whatever vectors hold them.
 
-Numba compiles for the host unless ``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES`` say otherwise, and keeps both in
-the keys of its cache: code of one width is never taken for another. ``DPMD_FAST_LANES=8`` asks for vectors
+Numba compiles for the host unless ``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES`` say otherwise, and has both
+in the keys of its cache: code of one width is never taken for another. ``DPMD_FAST_LANES=8`` asks for vectors
 of eight on any processor. They are no faster there, but tests can run them.
 """
 

@@ -21,7 +21,6 @@ from dpmd_fast.kernels.vector.lanes import (
     LANES,
     each_vector,
     fused,
-    groups_in,
     integer,
     load,
     pointer_to,
@@ -30,7 +29,6 @@ from dpmd_fast.kernels.vector.lanes import (
     splat,
     store,
 )
-from dpmd_fast.kernels.width import WIDTH
 
 _LINE = 8  # doubles in a cache line
 
@@ -116,8 +114,7 @@ def _add_differences(typingctx, weights, places, start, stop, rows, X, x0, out, 
         px = pointer_to(context, builder, signature.args[5], X, x0)
         target = pointer_to(context, builder, signature.args[7], out, integer(0))
 
-        def add(v, vector):
-            k = builder.mul(v, integer(WIDTH))
+        def add(k, vector):
             x = load(builder, builder.gep(px, [k]), vector)
             cell = builder.gep(target, [k])
             total = cgutils.alloca_once_value(builder, load(builder, cell, vector))
@@ -130,7 +127,7 @@ def _add_differences(typingctx, weights, places, start, stop, rows, X, x0, out, 
                 builder.store(fused(builder, weight, gap, builder.load(total)), total)
             store(builder, builder.load(total), cell)
 
-        each_vector(builder, groups_in(builder, width), add)
+        each_vector(builder, width, add)
         return context.get_dummy_value()
 
     return sig, codegen

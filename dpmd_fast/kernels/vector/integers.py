@@ -19,7 +19,6 @@ from dpmd_fast.kernels.vector.lanes import (
     VECTOR,
     each_vector,
     fused,
-    groups_in,
     groups_of,
     horizontal_sum,
     integer,
@@ -28,6 +27,7 @@ from dpmd_fast.kernels.vector.lanes import (
     splat,
     store,
 )
+from dpmd_fast.kernels.vector.panels import panel_cell
 from dpmd_fast.kernels.width import WIDTH
 
 
@@ -38,9 +38,8 @@ def _truncate(builder, value):
     return builder.call(toward_zero, [value])
 
 
-def _truncated_difference(builder, px, pa, scale, v, vector):
-    at = builder.mul(v, integer(WIDTH))
-    x, a = (load(builder, builder.gep(start, [at]), vector) for start in (px, pa))
+def _truncated_difference(builder, px, pa, scale, k, vector):
+    x, a = (load(builder, builder.gep(start, [k]), vector) for start in (px, pa))
     return _truncate(builder, builder.fmul(splat(builder, scale, vector), builder.fsub(x, a)))
 
 
@@ -59,12 +58,12 @@ def _truncated_square(typingctx, X, x0, A, a0, scale, count):
             for vector in dict.fromkeys((VECTOR, GROUP))
         }
 
-        def add(v, vector):
-            value = _truncated_difference(builder, px, pa, scale, v, vector)
+        def add(k, vector):
+            value = _truncated_difference(builder, px, pa, scale, k, vector)
             total = totals[vector]
             builder.store(fused(builder, value, value, builder.load(total)), total)
 
-        each_vector(builder, groups_in(builder, count), add)
+        each_vector(builder, count, add)
         first, *others = (
             group for total in totals.values() for group in groups_of(builder, builder.load(total))
         )
@@ -87,11 +86,11 @@ def _pack_truncated(typingctx, X, x0, A, a0, scale, panel, p0, stride, groups):
         pa = pointer_to(context, builder, signature.args[2], A, a0)
         target = pointer_to(context, builder, signature.args[5], panel, p0)
 
-        def move(v, vector):
-            value = _truncated_difference(builder, px, pa, scale, v, vector)
-            store(builder, value, builder.gep(target, [builder.mul(v, stride)]))
+        def move(k, vector):
+            value = _truncated_difference(builder, px, pa, scale, k, vector)
+            store(builder, value, panel_cell(builder, target, k, stride))
 
-        each_vector(builder, groups, move)
+        each_vector(builder, builder.mul(groups, integer(LANES)), move)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -107,12 +106,12 @@ def _truncate_in_place(typingctx, X, x0, scale, count):
         X, x0, scale, count = args
         px = pointer_to(context, builder, signature.args[0], X, x0)
 
-        def truncate(v, vector):
-            place = builder.gep(px, [builder.mul(v, integer(WIDTH))])
+        def truncate(k, vector):
+            place = builder.gep(px, [k])
             value = builder.fmul(splat(builder, scale, vector), load(builder, place, vector))
             store(builder, _truncate(builder, value), place)
 
-        each_vector(builder, groups_in(builder, count), truncate)
+        each_vector(builder, count, truncate)
         return context.get_dummy_value()
 
     return sig, codegen

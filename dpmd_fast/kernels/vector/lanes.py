@@ -105,20 +105,17 @@ def pick(builder, a, b, lanes):
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(chosen)), chosen))
 
 
-def each_vector(builder, groups, body):
-    """Emit body(v, type) for the vectors v = 0, 1, ... of a row; the last one may be a group."""
-    whole = groups if SPAN == 1 else builder.lshr(groups, integer(1))
-    with cgutils.for_range(builder, whole, intp=I64) as loop:
-        body(loop.index, VECTOR)
+def each_vector(builder, count, body):
+    """Emit body(k, type) for the vectors of a row of `count` doubles, which begin with elements k = 0, W, ...
+
+    `count` is a multiple of four; the last vector may be a group.
+    """
+    whole = count if SPAN == 1 else builder.and_(count, integer(-WIDTH))
+    with cgutils.for_range_slice(builder, integer(0), whole, integer(WIDTH), intp=I64) as (k, _):
+        body(k, VECTOR)
     if SPAN > 1:
-        odd = builder.icmp_signed("!=", builder.and_(groups, integer(1)), integer(0))
-        with builder.if_then(odd):
+        with builder.if_then(builder.icmp_signed("<", whole, count)):
             body(whole, GROUP)
-
-
-def groups_in(builder, count):
-    """Emit the number of groups of `count` doubles, a multiple of four."""
-    return builder.ashr(count, integer(2))
 
 
 def horizontal_sum(builder, vector):
@@ -227,7 +224,7 @@ def _center_block(typingctx, M, m0, ldm, sums, i, j, share, scale, C, ldc):
 def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
     """Update four rows from i: A[r, j:stop] -= v_r w + w_r v; then y[r] = A[r, j:stop] . x[j:stop].
 
-    `a0` is the element A[i, 0]; j and stop are multiples of four. The sums have four lanes on every processor.
+    `a0` is the element A[i, 0]; j and stop are multiples of four. Sums have four lanes on every processor.
     """
     i64 = types.int64
     sig = types.void(A, i64, i64, v, w, x, i64, i64, i64, y)
@@ -286,17 +283,16 @@ def _add_multiple(typingctx, factor, X, x0, Y, y0, count):
         px = pointer_to(context, builder, signature.args[1], X, x0)
         py = pointer_to(context, builder, signature.args[3], Y, y0)
 
-        def add(v, vector):
-            at = builder.mul(v, integer(WIDTH))
-            cell = builder.gep(py, [at])
-            value = load(builder, builder.gep(px, [at]), vector)
+        def add(k, vector):
+            cell = builder.gep(py, [k])
+            value = load(builder, builder.gep(px, [k]), vector)
             store(
                 builder,
                 fused(builder, splat(builder, factor, vector), value, load(builder, cell, vector)),
                 cell,
             )
 
-        each_vector(builder, groups_in(builder, count), add)
+        each_vector(builder, count, add)
         return context.get_dummy_value()
 
     return sig, codegen

@@ -1,7 +1,7 @@
 """Panels: rows that are multiplied with each other, packed vector by vector.
 
-A panel has the shape (vectors, rows, WIDTH): column k of row r is at [k // WIDTH, r, k % WIDTH], so that a product
-over the rows reads memory in one direction. `tiles.py` multiplies panels.
+A panel has the shape (vectors, rows, WIDTH): column k of row r is at [k // WIDTH, r, k % WIDTH], so that a
+product over the rows reads memory in one direction. `tiles.py` multiplies panels.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ def panel_vectors(groups):
     return (groups + SPAN - 1) // SPAN
 
 
+def panel_cell(builder, row, k, stride):
+    """Emit the place of the vector that begins with column k; `stride` is from one vector to the next."""
+    return builder.gep(row, [builder.mul(builder.ashr(k, integer(WIDTH.bit_length() - 1)), stride)])
+
+
 @intrinsic
 def _pack(typingctx, row, r0, center, scale, panel, p0, stride, groups):
     """Set panel[p0 + v stride + l] = scale (row[r0 + W v + l] - center[W v + l]), for vectors of W lanes."""
@@ -44,13 +49,12 @@ def _pack(typingctx, row, r0, center, scale, panel, p0, stride, groups):
         middle = pointer_to(context, builder, signature.args[2], center, integer(0))
         target = pointer_to(context, builder, signature.args[4], panel, p0)
 
-        def move(v, vector):
-            at = builder.mul(v, integer(WIDTH))
-            own, center = (load(builder, builder.gep(start, [at]), vector) for start in (source, middle))
+        def move(k, vector):
+            own, center = (load(builder, builder.gep(start, [k]), vector) for start in (source, middle))
             value = builder.fmul(splat(builder, scale, vector), builder.fsub(own, center))
-            store(builder, value, builder.gep(target, [builder.mul(v, stride)]))
+            store(builder, value, panel_cell(builder, target, k, stride))
 
-        each_vector(builder, groups, move)
+        each_vector(builder, builder.mul(groups, integer(LANES)), move)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -68,16 +72,15 @@ def _pack_scaled(typingctx, rows, r0, scale, panel, p0, stride, groups, count):
         target = pointer_to(context, builder, signature.args[3], panel, p0)
         length = builder.mul(groups, integer(LANES))
 
-        def move(v, vector):
-            start = builder.gep(source, [builder.mul(v, integer(WIDTH))])
-            end = builder.gep(target, [builder.mul(v, stride)])
+        def move(k, vector):
+            start, end = builder.gep(source, [k]), panel_cell(builder, target, k, stride)
             factor = splat(builder, scale, vector)
             with cgutils.for_range(builder, count, intp=I64) as row:
                 value = load(builder, builder.gep(start, [builder.mul(row.index, length)]), vector)
                 cell = builder.gep(end, [builder.mul(row.index, integer(WIDTH))])
                 store(builder, builder.fmul(factor, value), cell)
 
-        each_vector(builder, groups, move)
+        each_vector(builder, length, move)
         return context.get_dummy_value()
 
     return sig, codegen

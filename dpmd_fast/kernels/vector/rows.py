@@ -37,7 +37,7 @@ def _columns_at(builder, pointer, n_groups):
 
 
 def _emit_products(context, builder, signature, args, n_groups):
-    """Emit T of `_row_tile` from the first ten arguments of a tile; return the four rows and T, in vectors."""
+    """Emit T of `_make_row_tile` from the first ten arguments of a tile; return the four rows, and T."""
     A, lda, rows, r0, S, s0, B, b0, ldb, depth = args[:10]
     pr = pointer_to(context, builder, signature.args[2], rows, r0)
     ps = pointer_to(context, builder, signature.args[4], S, s0)
@@ -65,8 +65,8 @@ def _make_row_tile(squares):
     """Return an intrinsic for four rows of A that may lie anywhere, and sums that begin with the vector S.
 
     With T[i, j] = S[s0 + j] + sum_k A[lda rows[r0 + i] + k] B[b0 + k ldb + j], j < 4 groups, it sets
-    C[c0 + i ldc + j] = T[i, j], or with `squares` C[c0 + i ldc] to the sum of the squares of T[i]. There are at most
-    `MOST` groups, for squares three.
+    C[c0 + i ldc + j] = T[i, j], or with `squares` C[c0 + i ldc] to the sum of the squares of T[i]. There are
+    at most `MOST` groups, for squares three.
     """
 
     @intrinsic
@@ -320,7 +320,7 @@ def combine_rows(factors, f0, sf, X, x0, sx, count, Y, y0, length):
 
 @device(inline=True)
 def groups_from(j, width):
-    """Return how many groups of columns `square_rows` takes at once from column j: three, but first two by two.
+    """Return how many groups of columns `square_rows` takes from column j: three, but first two by two.
 
     It is the same on every processor, since what is added up in one go depends on it.
     """

@@ -94,9 +94,9 @@ def _emit_bounds(context, builder, signature, args):
 
 @intrinsic
 def _raise_floor(typingctx, Q, q0, norms, floor, r0, start, factor, slope):
-    """Raise floor[r0 + i], i < TOGETHER, to start + factor Q[q0 + i] + slope norms[r0 + i] where that is more.
+    """Raise floor[r0 + i] to start + factor Q[q0 + i] + slope norms[r0 + i] where that is more.
 
-    Q is float32, all else in double precision.
+    i < TOGETHER; Q is float32, all else in double precision.
     """
     i64, f64 = types.int64, types.float64
     sig = types.void(Q, i64, norms, floor, i64, f64, f64, f64)

@@ -1,7 +1,7 @@
 """Register tiles: products of rows with four rows of vectors, in accumulators that stay in registers.
 
 A tile has up to three vectors of columns: 12 accumulators, three vectors and a factor fill the 16 registers
-of AVX2, and what NEON splits them into fills 32. Each element is a chain over the rows in their order, so that
+of AVX2, and what NEON splits them into fills 32. Each element is a chain over the rows in order, so that
 its bits do not depend on the width.
 """
 

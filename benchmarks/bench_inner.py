@@ -13,6 +13,7 @@ from dpmd_fast.kernels.vector.gather import add_differences, add_outers_four, ap
 from dpmd_fast.kernels.vector.integers import pack_truncated, truncated_square
 from dpmd_fast.kernels.vector.lanes import LANES, dot, square_distance
 from dpmd_fast.kernels.vector.tiles import add_gram, multiply_symmetric
+from dpmd_fast.kernels.width import WIDTH
 
 from .bench_charts import DIM, planes
 from .common import Suite, best_seconds, sized
@@ -26,7 +27,7 @@ ROUNDS = sized(2, 20_000, 100_000)  # of what takes nanoseconds
 
 @kernel
 def gram(panel, C, turns):
-    groups = panel.shape[0]
+    groups = C.shape[0] // LANES
     for _ in range(turns):
         add_gram(panel, panel.shape[1], panel.shape[1], C, groups)
 
@@ -52,7 +53,7 @@ def truncated(X, panel, turns):
     groups = width // LANES
     for _ in range(turns):
         for i in range(len(X)):
-            pack_truncated(X, i * width, X, 0, 1000.0, panel, LANES * i, LANES * len(X), groups)
+            pack_truncated(X, i * width, X, 0, 1000.0, panel, WIDTH * i, WIDTH * len(X), groups)
             total += truncated_square(X, i * width, X, 0, 1000.0, width)
     return total
 
@@ -97,7 +98,7 @@ class Tiles(Suite):
     def setup(self, D):
         rng = np.random.default_rng(0)
         self.width = 4 * -(-D // 4)
-        self.panel = rng.normal(size=(self.width // LANES, ROWS, LANES))
+        self.panel = rng.normal(size=(-(-self.width // WIDTH), ROWS, WIDTH))
         self.C = np.zeros((self.width, self.width))
         self.Q, self.Z = rng.normal(size=(5, self.width)), np.zeros((5, self.width))
         self.time_add_gram(D)
@@ -123,7 +124,7 @@ class Vectors(Suite):
     def setup(self, width):
         rng = np.random.default_rng(0)
         self.X = rng.normal(size=(64, width))
-        self.panel = np.zeros((width // LANES, 64, LANES))
+        self.panel = np.zeros((-(-width // WIDTH), 64, WIDTH))
         self.places, self.tents = np.arange(64, dtype=np.int32), np.ones(64)
         self.inside, self.out = np.zeros(1, np.int64), np.zeros(width)
         self.leaf = rng.normal(size=(8, 64)).astype(np.float32)

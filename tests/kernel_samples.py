@@ -14,7 +14,7 @@ from dpmd_fast.kernels.charts import make_field
 from dpmd_fast.kernels.search.index import build_index
 from dpmd_fast.kernels.sums.exact import MomentSums
 from dpmd_fast.kernels.sums.residuals import make_frames
-from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.width import WIDTH
 from dpmd_fast.mechanisms.moments import natural_tau
 from dpmd_fast.models.geometry.tuning import HOMOGENEOUS
 from dpmd_fast.privacy.lattice import choose_lattice
@@ -28,10 +28,11 @@ def small_integers(rng, *shape):
 
 
 def packed(X, capacity):
-    """Rows of X in panel order: group, row, lane."""
+    """Rows of X in panel order: vector, row, lane."""
     rows, width = X.shape
-    panel = np.full((width // LANES, capacity, LANES), GUARD)
-    panel[:, :rows] = X.reshape(rows, width // LANES, LANES).transpose(1, 0, 2)
+    column = np.arange(width)
+    panel = np.full((-(-width // WIDTH), capacity, WIDTH), GUARD)
+    panel[column // WIDTH, :rows, column % WIDTH] = X.T
     return panel
 
 

@@ -25,6 +25,7 @@ import numba
 
 from dpmd_fast.kernels.cache import secure
 from dpmd_fast.kernels.compiler import KernelCompiler, StagedCompiler
+from dpmd_fast.kernels.width import chosen_width
 
 _config: Any = numba.config
 _threading_layer: Any = numba.threading_layer  # type: ignore[attr-defined]
@@ -94,8 +95,8 @@ def _compiled(function: Callable[..., Any], *, cache: bool = True, nogil: bool =
 
 @functools.cache
 def kernel_digest() -> str:
-    """Return a digest of the sources of all kernels."""
-    total = hashlib.sha256()
+    """Return a digest of the sources of all kernels, and of the width of vectors that was asked for."""
+    total = hashlib.sha256(chosen_width().encode())
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         total.update(path.read_bytes())
     return total.hexdigest()

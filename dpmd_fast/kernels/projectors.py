@@ -18,12 +18,10 @@ from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.search.balls import find_leaves, near_masks, square_norm, walk_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.vector.gather import add_differences, add_outers_four, append_inside, fetch_ahead
-from dpmd_fast.kernels.vector.lanes import (
-    LANES,
-    center_block,
-    pack_scaled,
-)
+from dpmd_fast.kernels.vector.lanes import LANES, center_block
+from dpmd_fast.kernels.vector.panels import pack_scaled, panel_vectors
 from dpmd_fast.kernels.vector.tiles import add_gram
+from dpmd_fast.kernels.width import WIDTH
 
 _CHUNK = 8  # queries that one call of the inner function takes
 _PANEL = 92  # rows of bases multiplied in one go; not a power of two, for the sake of the cache
@@ -115,7 +113,7 @@ def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, ma
     leaves = np.empty(n_leaves, np.int64)
     near = np.empty(n_leaves, np.uint64)
     sure = np.empty(n_leaves, np.uint64)
-    panel = np.empty((groups, capacity, LANES))
+    panel = np.empty((panel_vectors(groups), capacity, WIDTH))
     zero = np.zeros(padded)
     sums = np.empty((padded, padded))
     offset = np.empty(width)
@@ -170,7 +168,7 @@ def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, ma
                         filled = 0
                     row = np.int64(places[i])
                     pack_scaled(
-                        bases, row * d * padded, roots[i], panel, LANES * filled, LANES * capacity, groups, d
+                        bases, row * d * padded, roots[i], panel, WIDTH * filled, WIDTH * capacity, groups, d
                     )
                     filled += d
             start, stop = ahead, end

@@ -21,8 +21,10 @@ from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.search.balls import find_leaves, leaf_masks, point_masks, walk_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.vector.bits import count_ones, count_trailing_zeros
-from dpmd_fast.kernels.vector.lanes import LANES, center_block, pack, square_distance
+from dpmd_fast.kernels.vector.lanes import LANES, center_block, square_distance
+from dpmd_fast.kernels.vector.panels import pack, panel_vectors
 from dpmd_fast.kernels.vector.tiles import add_gram, subtract_gram
+from dpmd_fast.kernels.width import WIDTH
 
 _PANEL = 64
 # An updated moment matrix is used while its trace is at least this share of all that was added to it; below
@@ -128,7 +130,7 @@ def _accumulate(Y, rows, count, center, panel, moments, sign):
     while start < count:
         block = min(_PANEL, count - start)
         for t in range(block):
-            pack(Y, rows[start + t] * width, center, 1.0, panel, LANES * t, LANES * _PANEL, groups)
+            pack(Y, rows[start + t] * width, center, 1.0, panel, WIDTH * t, WIDTH * _PANEL, groups)
         if sign > 0:
             add_gram(panel, _PANEL, block, moments, groups)
         else:
@@ -225,7 +227,7 @@ def _tangents_of_leaf(index, leaf, bases, counts, hard):
     own = np.zeros(width)
     rows = np.empty(found * LEAF, np.int64)
     gone = np.empty(found * LEAF, np.int64)
-    panel = np.empty((groups, _PANEL, LANES))
+    panel = np.empty((panel_vectors(groups), _PANEL, WIDTH))
     moments = np.zeros((width, width))
     C = np.zeros((padded, padded))
     Q, Z, R, S, A, V = scratch(padded, d)
@@ -306,7 +308,7 @@ def _scatter_at(index, X, points, rests, q, matrices):
         rows,
         count,
         np.zeros(width),
-        np.empty((width // LANES, _PANEL, LANES)),
+        np.empty((panel_vectors(width // LANES), _PANEL, WIDTH)),
         moments,
     )
     return _scatter(moments, index.columns, count, np.zeros(width), matrices[q]), count

@@ -30,7 +30,8 @@ def test_noise_is_known_and_the_same_at_every_size():
     truth = Truth("toy", clean, clean, 0.5, lambda points: math.nan)
     many, few = add_noise(truth, 2.0, 400, False, 3), add_noise(truth, 2.0, 30, False, 3)
     np.testing.assert_array_equal(many.noisy[:30], few.noisy)
-    assert (many.noisy - many.clean).std() == pytest.approx(1.0, rel=0.05)
+    # 2,000 values: 0.1 is six standard errors of their deviation, 0.05 more than five of the share of holes
+    assert (many.noisy - many.clean).std() == pytest.approx(1.0, rel=0.1)
     np.testing.assert_allclose(many.noise * many.scale, 1.0)
     holes = add_noise(truth, 2.0, 400, True, 3)
     assert 0.15 < holes.missing.mean() < 0.25

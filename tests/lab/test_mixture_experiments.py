@@ -43,7 +43,7 @@ def test_scores():
     assert mixture_methods.squared_error(found, clean, where) == 0.5
     assert mixture_methods.coverage(found, np.ones((2, 2)), clean) == 0.75
     assert mixture_methods.coverage(found, np.ones((2, 2)), clean, where) == 1.0
-    missing = mixture_methods.missing_values((2_000, 2), 0)
+    missing = mixture_methods.missing_values((50_000, 2), 0)
     assert 0.17 < missing.mean() < 0.21
     assert not missing.all(axis=1).any()
 

@@ -217,9 +217,10 @@ def test_values_are_exact_sums_plus_rounded_normals(D, adjacency):
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_noise_has_the_deviation_that_is_stated(adjacency):
-    # no record is in reach: pure noise. Four standard errors: 1 % of either deviation would be seen
+    # No record is in reach: pure noise. Six standard errors, so that all of this fails by chance less than
+    # once in 10^6 runs: 1 % of either deviation would be seen.
     rng = np.random.default_rng(0)
-    locations = rng.uniform(-1e3, 1e3, (20_000, 4))
+    locations = rng.uniform(-1e3, 1e3, (40_000, 4))
     release = release_moments(
         np.full((50, 4), 1e5), locations, bandwidth=1.0, budget=BUDGET, adjacency=adjacency, seed=7
     )
@@ -230,16 +231,16 @@ def test_noise_has_the_deviation_that_is_stated(adjacency):
         release.noise_scale / math.sqrt(2): release.values[:, upper[0], upper[1]],
     }
     for scale, noise in parts.items():
-        assert abs(noise.mean()) < 4 * scale / math.sqrt(noise.size)
+        assert abs(noise.mean()) < 6 * scale / math.sqrt(noise.size)
         ratio = noise.var() / scale**2
-        allowed = 4 * math.sqrt(2 / noise.size)
+        allowed = 6 * math.sqrt(2 / noise.size)
         assert allowed < 0.02
         assert abs(ratio - 1) < allowed
         correlations = np.corrcoef(noise.T) - np.eye(noise.shape[1])
-        assert np.abs(correlations).max() < 5 / math.sqrt(len(noise))
-        assert abs((noise**4).mean() / scale**4 - 3) < 5 * math.sqrt(96 / noise.size)
+        assert np.abs(correlations).max() < 6 / math.sqrt(len(noise))
+        assert abs((noise**4).mean() / scale**4 - 3) < 6 * math.sqrt(96 / noise.size)
     diagonal, above = parts.values()
-    assert abs(np.corrcoef(diagonal[:, 0], above[:, 0])[0, 1]) < 5 / math.sqrt(len(diagonal))
+    assert abs(np.corrcoef(diagonal[:, 0], above[:, 0])[0, 1]) < 6 / math.sqrt(len(diagonal))
     assert np.mean(release.occupied) == pytest.approx(0.00135, abs=0.001)  # three deviations, one-sided
 
 

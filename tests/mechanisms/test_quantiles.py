@@ -114,7 +114,8 @@ def test_every_node_gets_the_noise_that_was_paid_for(adjacency, columns, bins, m
     deviations = np.concatenate([(a - b).ravel() for a, b in zip(levels, nested(counts), strict=True)])
     if len(deviations) > 1000:
         assert deviations.std() == pytest.approx(plan.noise_scale, rel=0.05)
-        assert abs(deviations.mean()) < 5.0 * plan.noise_scale / math.sqrt(len(deviations))
+        # six standard errors, and more than six are 5 % of the deviation: once in 5 10^8 runs
+        assert abs(deviations.mean()) < 6.0 * plan.noise_scale / math.sqrt(len(deviations))
 
 
 def test_the_noise_is_independent_of_the_counts():

@@ -46,7 +46,7 @@ def linear_filter(points, noise):
 @pytest.mark.parametrize("m", [60, 400])
 def test_the_error_of_the_filter_is_that_against_the_truth(m):
     noise, found, expected = 0.7, [], []
-    for seed in range(6):
+    for seed in range(12):
         points = noisy(people(m, seed), noise, seed + 50)
         judged = judge_queries(points, np.full(6, noise), 1)
         assert judged.method == "linear filter"
@@ -57,8 +57,9 @@ def test_the_error_of_the_filter_is_that_against_the_truth(m):
         truth = people(4000, seed + 100)
         cleaned = (noisy(truth, noise, seed + 200) - mean) @ gain.T + mean
         expected.append(((cleaned - truth) ** 2).mean())
-    # within 8 %, with 60 points within 15 %: the standard error of the estimate from 6 times as many values
-    assert np.mean(found) == pytest.approx(np.mean(expected), rel=0.08 if m == 400 else 0.15)
+    # The ratio of six such means with 60 points has a standard error of 6 % (from 150 seeds), of twelve 4.4 %,
+    # with 400 points 1.7 %. Six of them and more: less than once in 10^6 runs.
+    assert np.mean(found) == pytest.approx(np.mean(expected), rel=0.12 if m == 400 else 0.3)
 
 
 def test_missing_values_count_as_they_are_filled_in():
@@ -66,7 +67,7 @@ def test_missing_values_count_as_they_are_filled_in():
     found, raw, expected = [], [], []
     for seed in range(4):
         judged = judge_queries(noisy(people(m, seed), noise, seed + 50, missing), np.full(6, noise), 1)
-        np.testing.assert_allclose(judged.missing, missing, atol=0.06)
+        np.testing.assert_allclose(judged.missing, missing, atol=0.11)  # 6 standard errors
         found.append(judged.alone.mean())
         raw.append(judged.raw.mean())
         truth = people(1500, seed + 100)
@@ -80,8 +81,8 @@ def test_missing_values_count_as_they_are_filled_in():
                 cleaned[row] = clean[:, there] @ np.linalg.solve(inside, point[there])
         expected.append(((cleaned - truth) ** 2).mean())
     # Never better than the best filter. Values are hidden from points that lack a quarter already, so the
-    # estimate is somewhat too large: by 18 % when this was written.
-    assert 0.95 * np.mean(expected) < np.mean(found) < 1.3 * np.mean(expected)
+    # estimate is somewhat too large: by 18 % when this was written, with a standard error of 2.5 %.
+    assert 0.95 * np.mean(expected) < np.mean(found) < 1.35 * np.mean(expected)
     variance = (0.75 * noise**2 + missing * np.diag(np.cov(people(50_000, 9).T))).mean()
     assert np.mean(raw) == pytest.approx(variance, rel=0.1)
 

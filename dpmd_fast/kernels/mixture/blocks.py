@@ -8,7 +8,9 @@ import numpy as np
 
 from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.mixture.missing import expected_gap, factor_pattern
-from dpmd_fast.kernels.vector.lanes import LANES, pack
+from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.vector.panels import pack
+from dpmd_fast.kernels.width import WIDTH
 
 
 class Block(NamedTuple):
@@ -63,7 +65,7 @@ def expect_missing(components, block, logs):
             if block.patterns[r] != pattern:
                 half, pattern = factor_pattern(P, block.columns, r, count, L), block.patterns[r]
             logs[k, r] -= half
-            pack(block.Z, r * width, mean, 1.0, gap, 0, LANES, width // LANES)
+            pack(block.Z, r * width, mean, 1.0, gap, 0, WIDTH, width // LANES)
             for t in range(count):
                 gap[block.columns[r, t]] = 0.0
             fill = block.fills[k, r]

@@ -13,7 +13,9 @@ from dpmd_fast.kernels.rows import FEW, each_row
 from dpmd_fast.kernels.sums.clip import Clipping, clip
 from dpmd_fast.kernels.sums.pairs import check_done
 from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.vector.panels import panel_vectors
 from dpmd_fast.kernels.vector.tiles import add_gram
+from dpmd_fast.kernels.width import WIDTH
 
 _CHUNK = 256  # records in one partial sum
 
@@ -140,7 +142,7 @@ def _measure(record, scales, count, squares):
 @device
 def _add_chunk(features, F, clipping, first, last, sums):
     groups = sums.shape[0] // LANES
-    panel = np.zeros((groups, _CHUNK, LANES))
+    panel = np.zeros((panel_vectors(groups), _CHUNK, WIDTH))
     roots, scales, squares = np.ones(1), np.empty(1), np.empty(1)
     for i in range(first, last):
         f = features[i]
@@ -149,7 +151,7 @@ def _add_chunk(features, F, clipping, first, last, sums):
             square += f[k] * f[k]
         if clip(_measure, (f, F), roots, 1, square, 1.0, clipping, scales, squares):
             for k in range(F):
-                panel[k // LANES, i - first, k % LANES] = np.trunc(scales[0] * f[k])
+                panel[k // WIDTH, i - first, k % WIDTH] = np.trunc(scales[0] * f[k])
     add_gram(panel, _CHUNK, last - first, sums, groups)
 
 

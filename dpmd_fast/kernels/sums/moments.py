@@ -34,7 +34,9 @@ from dpmd_fast.kernels.sums.pairs import (
 from dpmd_fast.kernels.vector.gather import append_inside
 from dpmd_fast.kernels.vector.integers import pack_truncated, truncated_square
 from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.vector.panels import panel_vectors
 from dpmd_fast.kernels.vector.tiles import add_gram
+from dpmd_fast.kernels.width import WIDTH
 
 
 def record_norms(
@@ -164,14 +166,14 @@ def _accumulate_at(index, X, lead, a, first, last, records, scales, sums):
     width = X.shape[1]
     groups = width // LANES
     rows = index.rows
-    panel = np.empty((groups, PANEL, LANES))
-    group, lane = index.columns // LANES, index.columns % LANES
+    panel = np.empty((panel_vectors(groups), PANEL, WIDTH))
+    vector, lane = index.columns // WIDTH, index.columns % WIDTH
     filled = 0
     for pair in range(first, last):
         x0 = np.int64(records[pair]) * width
         scale = scales[pair]
-        pack_truncated(X, x0, rows, a * width, scale, panel, LANES * filled, LANES * PANEL, groups)
-        panel[group, filled, lane] = math.trunc(scale * lead)
+        pack_truncated(X, x0, rows, a * width, scale, panel, WIDTH * filled, WIDTH * PANEL, groups)
+        panel[vector, filled, lane] = math.trunc(scale * lead)
         filled += 1
         if filled == PANEL:
             add_gram(panel, PANEL, filled, sums, groups)

@@ -31,8 +31,10 @@ from dpmd_fast.kernels.sums.pairs import (
 )
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros
 from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.vector.panels import panel_vectors
 from dpmd_fast.kernels.vector.quads import measure_four_charts, pack_quads
 from dpmd_fast.kernels.vector.tiles import add_gram
+from dpmd_fast.kernels.width import WIDTH
 
 
 class ResidualFrames(NamedTuple):
@@ -228,15 +230,15 @@ def _accumulate_at(bandwidths, R, lead, first, last, records, scales, along, sum
     h, normal = bandwidths
     d, D = along.shape[1], R.shape[1]
     groups = sums.shape[0] // LANES
-    panel = np.zeros((groups, PANEL, LANES))
+    panel = np.zeros((panel_vectors(groups), PANEL, WIDTH))
     flat = panel.reshape(-1)
     cells = np.empty(d + D + 1, np.int64)  # of the features of the panel's first row
     for k in range(d + D + 1):
-        cells[k] = (k // LANES) * PANEL * LANES + k % LANES
+        cells[k] = (k // WIDTH) * PANEL * WIDTH + k % WIDTH
     filled = 0
     for pair in range(first, last):
         q, scale = np.int64(records[pair]), scales[pair]
-        row = LANES * filled
+        row = WIDTH * filled
         for e in range(d):
             flat[cells[e] + row] = np.trunc(scale / h * along[pair, e])
         for k in range(D):

@@ -24,7 +24,7 @@ from dpmd_fast.kernels.vector.rows import place_rows, round_up
 from dpmd_fast.kernels.vector.singles import TOGETHER, take_columns
 
 # Records looked at together. A round took 3 % less time with 256 than with 128; room in memory grows with it.
-CHUNK = 10 * TOGETHER
+CHUNK = 240  # a multiple of `TOGETHER` on every processor
 LEAST = -9.0  # log of a responsibility, relative to the largest, below which it counts as zero
 
 

@@ -8,11 +8,10 @@ from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED
 from dpmd_fast.kernels.vector.lanes import I64, fused, integer, pointer_to, splat
+from dpmd_fast.kernels.width import WIDTH
 
 F32 = ir.FloatType()
-
-
-_LANES = 8
+_LANES = 2 * WIDTH  # a vector holds twice as many numbers as in double precision
 _VECTOR = ir.VectorType(F32, _LANES)
 
 
@@ -48,7 +47,7 @@ def _products(builder, px, pb, ph, depth):
 
 
 def _word(builder, hits):
-    """Pack eight vectors of comparisons into 64 bits."""
+    """Pack vectors of comparisons into 64 bits."""
     word = integer(0)
     for j, hit in enumerate(hits):
         bits = builder.zext(builder.bitcast(hit, ir.IntType(_LANES)), I64)

@@ -15,10 +15,11 @@ from numba.extending import intrinsic
 from dpmd_fast.kernels.jit import JIT_DISABLED
 from dpmd_fast.kernels.vector.lanes import (
     F64,
+    GROUP,
     I32,
     I64,
     LANES,
-    VECTOR,
+    each_vector,
     fused,
     integer,
     load,
@@ -112,18 +113,21 @@ def _add_differences(typingctx, weights, places, start, stop, rows, X, x0, out, 
         pr = pointer_to(context, builder, signature.args[4], rows, integer(0))
         px = pointer_to(context, builder, signature.args[5], X, x0)
         target = pointer_to(context, builder, signature.args[7], out, integer(0))
-        total = cgutils.alloca_once(builder, VECTOR)
-        with cgutils.for_range_slice(builder, integer(0), width, integer(LANES), intp=I64) as (k, _):
-            x = load(builder, builder.gep(px, [k]))
+
+        def add(k, vector):
+            x = load(builder, builder.gep(px, [k]), vector)
             cell = builder.gep(target, [k])
-            builder.store(load(builder, cell), total)
+            total = cgutils.alloca_once_value(builder, load(builder, cell, vector))
             column = builder.gep(pr, [k])
             with cgutils.for_range_slice(builder, start, stop, integer(1), intp=I64) as (i, _):
                 row = builder.sext(builder.load(builder.gep(pp, [i])), I64)
-                gap = builder.fsub(load(builder, builder.gep(column, [builder.mul(row, width)])), x)
-                weight = splat(builder, builder.load(builder.gep(pw, [i])))
+                own = load(builder, builder.gep(column, [builder.mul(row, width)]), vector)
+                weight = splat(builder, builder.load(builder.gep(pw, [i])), vector)
+                gap = builder.fsub(own, x)
                 builder.store(fused(builder, weight, gap, builder.load(total)), total)
             store(builder, builder.load(total), cell)
+
+        each_vector(builder, width, add)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -142,7 +146,7 @@ def _add_outers_four(typingctx, bases, roots, places, start, stop, count, C):
         pp = pointer_to(context, builder, signature.args[2], places, integer(0))
         target = pointer_to(context, builder, signature.args[6], C, integer(0))
         cells = [builder.gep(target, [integer(LANES * i)]) for i in range(LANES)]
-        sums = [cgutils.alloca_once(builder, VECTOR) for _ in cells]
+        sums = [cgutils.alloca_once(builder, GROUP) for _ in cells]
         for cell, total in zip(cells, sums, strict=True):
             builder.store(load(builder, cell), total)
         length = builder.mul(count, integer(LANES))

@@ -14,10 +14,12 @@ from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED
 from dpmd_fast.kernels.vector.lanes import (
-    I64,
+    GROUP,
     LANES,
     VECTOR,
+    each_vector,
     fused,
+    groups_of,
     horizontal_sum,
     integer,
     load,
@@ -25,18 +27,20 @@ from dpmd_fast.kernels.vector.lanes import (
     splat,
     store,
 )
+from dpmd_fast.kernels.vector.panels import panel_cell
+from dpmd_fast.kernels.width import WIDTH
 
 
-def _truncate(builder, vector):
+def _truncate(builder, value):
     toward_zero = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(VECTOR, [VECTOR]), "llvm.trunc.v4f64"
+        builder.module, ir.FunctionType(value.type, [value.type]), f"llvm.trunc.v{value.type.count}f64"
     )
-    return builder.call(toward_zero, [vector])
+    return builder.call(toward_zero, [value])
 
 
-def _truncated_difference(builder, px, pa, factor, at):
-    gap = builder.fsub(load(builder, builder.gep(px, [at])), load(builder, builder.gep(pa, [at])))
-    return _truncate(builder, builder.fmul(factor, gap))
+def _truncated_difference(builder, px, pa, scale, k, vector):
+    x, a = (load(builder, builder.gep(start, [k]), vector) for start in (px, pa))
+    return _truncate(builder, builder.fmul(splat(builder, scale, vector), builder.fsub(x, a)))
 
 
 @intrinsic
@@ -49,19 +53,30 @@ def _truncated_square(typingctx, X, x0, A, a0, scale, count):
         X, x0, A, a0, scale, count = args
         px = pointer_to(context, builder, signature.args[0], X, x0)
         pa = pointer_to(context, builder, signature.args[2], A, a0)
-        factor = splat(builder, scale)
-        total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
-        with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
-            value = _truncated_difference(builder, px, pa, factor, i)
+        totals = {
+            vector: cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * vector.count))
+            for vector in dict.fromkeys((VECTOR, GROUP))
+        }
+
+        def add(k, vector):
+            value = _truncated_difference(builder, px, pa, scale, k, vector)
+            total = totals[vector]
             builder.store(fused(builder, value, value, builder.load(total)), total)
-        return horizontal_sum(builder, builder.load(total))
+
+        each_vector(builder, count, add)
+        first, *others = (
+            group for total in totals.values() for group in groups_of(builder, builder.load(total))
+        )
+        for other in others:
+            first = builder.fadd(first, other)
+        return horizontal_sum(builder, first)
 
     return sig, codegen
 
 
 @intrinsic
 def _pack_truncated(typingctx, X, x0, A, a0, scale, panel, p0, stride, groups):
-    """Set panel[p0 + g stride + l] = trunc(scale (X[x0 + 4g + l] - A[a0 + 4g + l])), g < groups."""
+    """Set panel[p0 + v stride + l] = trunc(scale (X[x0 + W v + l] - A[a0 + W v + l])), as `pack` does."""
     i64 = types.int64
     sig = types.void(X, i64, A, i64, types.float64, panel, i64, i64, i64)
 
@@ -70,10 +85,12 @@ def _pack_truncated(typingctx, X, x0, A, a0, scale, panel, p0, stride, groups):
         px = pointer_to(context, builder, signature.args[0], X, x0)
         pa = pointer_to(context, builder, signature.args[2], A, a0)
         target = pointer_to(context, builder, signature.args[5], panel, p0)
-        factor = splat(builder, scale)
-        with cgutils.for_range(builder, groups, intp=I64) as loop:
-            value = _truncated_difference(builder, px, pa, factor, builder.mul(loop.index, integer(LANES)))
-            store(builder, value, builder.gep(target, [builder.mul(loop.index, stride)]))
+
+        def move(k, vector):
+            value = _truncated_difference(builder, px, pa, scale, k, vector)
+            store(builder, value, panel_cell(builder, target, k, stride))
+
+        each_vector(builder, builder.mul(groups, integer(LANES)), move)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -88,10 +105,13 @@ def _truncate_in_place(typingctx, X, x0, scale, count):
     def codegen(context, builder, signature, args):
         X, x0, scale, count = args
         px = pointer_to(context, builder, signature.args[0], X, x0)
-        factor = splat(builder, scale)
-        with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
-            place = builder.gep(px, [i])
-            store(builder, _truncate(builder, builder.fmul(factor, load(builder, place))), place)
+
+        def truncate(k, vector):
+            place = builder.gep(px, [k])
+            value = builder.fmul(splat(builder, scale, vector), load(builder, place, vector))
+            store(builder, _truncate(builder, value), place)
+
+        each_vector(builder, count, truncate)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -105,8 +125,8 @@ def _plain_truncated_square(X, x0, A, a0, scale, count):
 def _plain_pack_truncated(X, x0, A, a0, scale, panel, p0, stride, groups):
     count = LANES * groups
     gap = X.reshape(-1)[x0 : x0 + count] - A.reshape(-1)[a0 : a0 + count]
-    cells = p0 + stride * np.arange(groups)[:, None] + np.arange(LANES)
-    panel.reshape(-1)[cells] = np.trunc(scale * gap).reshape(groups, LANES)
+    column = np.arange(count)
+    panel.reshape(-1)[p0 + column // WIDTH * stride + column % WIDTH] = np.trunc(scale * gap)
 
 
 def _plain_truncate_in_place(X, x0, scale, count):

@@ -1,9 +1,12 @@
-"""Vector micro-kernels: fixed-order reductions and small moves, on LLVM vectors of four doubles.
+"""Vector micro-kernels: fixed-order reductions and small moves, on LLVM vectors.
 
 Numba may not re-order a sum, so its loops reach a third of what two FMA units can do. These functions
 are written one level lower, so that a sum is fast and has one order on every machine, for every thread
 count. Each takes contiguous float64 arrays with element offsets (not addresses: the array stays alive
 for the call). With ``NUMBA_DISABLE_JIT=1`` plain NumPy twins of the same name stand in.
+
+Rows are made of groups of four doubles. A vector holds one group or two (`width.py`): code is written
+once over `SPAN`, and what is left of a row with an odd number of groups is worked on as one group.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED
+from dpmd_fast.kernels.width import WIDTH
 
-LANES = 4
+LANES = 4  # doubles in a group
+SPAN = WIDTH // LANES  # groups in a vector: one or two
 
 F64 = ir.DoubleType()
 I64 = ir.IntType(64)
 I32 = ir.IntType(32)
-VECTOR = ir.VectorType(F64, LANES)
+GROUP = ir.VectorType(F64, LANES)
+VECTOR = ir.VectorType(F64, WIDTH)
 
 
 def integer(value):
@@ -35,7 +41,7 @@ def pointer_to(context, builder, array_type, array, offset):
     return builder.gep(data, [offset])
 
 
-def load(builder, pointer, vector=VECTOR):
+def load(builder, pointer, vector=GROUP):
     return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=_size(vector))
 
 
@@ -47,7 +53,7 @@ def _size(vector):
     return 8 if vector.element == F64 else 4
 
 
-def splat(builder, scalar, vector=VECTOR):
+def splat(builder, scalar, vector=GROUP):
     undefined = ir.Constant(vector, ir.Undefined)
     lane0 = builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
     first = ir.Constant(ir.VectorType(I32, vector.count), [0] * vector.count)
@@ -75,24 +81,58 @@ def prefetch(builder, pointer):
     builder.call(call, [builder.bitcast(pointer, byte), *how])
 
 
+def vectors_of(groups):
+    """Return the types of the vectors that hold this many groups: the last one may be a group."""
+    return [VECTOR] * (groups // SPAN) + [GROUP] * (groups % SPAN)
+
+
+def groups_of(builder, vector):
+    """Emit the groups in a vector, in their order."""
+    firsts = range(0, vector.type.count, LANES)
+    if len(firsts) == 1:
+        return [vector]
+    return [pick(builder, vector, vector, range(first, first + LANES)) for first in firsts]
+
+
+def joined(builder, a, b):
+    """Emit a vector of eight from two groups."""
+    return pick(builder, a, b, range(2 * LANES))
+
+
+def pick(builder, a, b, lanes):
+    """Emit a vector of some lanes of a, which count from zero, and of b, which count on from there."""
+    chosen = list(lanes)
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(chosen)), chosen))
+
+
+def each_vector(builder, count, body):
+    """Emit body(k, type) for the vectors of a row of `count` doubles, which begin with elements k = 0, W, ...
+
+    `count` is a multiple of four; the last vector may be a group.
+    """
+    whole = count if SPAN == 1 else builder.and_(count, integer(-WIDTH))
+    with cgutils.for_range_slice(builder, integer(0), whole, integer(WIDTH), intp=I64) as (k, _):
+        body(k, VECTOR)
+    if SPAN > 1:
+        with builder.if_then(builder.icmp_signed("<", whole, count)):
+            body(whole, GROUP)
+
+
 def horizontal_sum(builder, vector):
+    """Emit the sum of the lanes of a group."""
     lanes = [builder.extract_element(vector, ir.Constant(I32, i)) for i in range(LANES)]
     return builder.fadd(builder.fadd(lanes[0], lanes[2]), builder.fadd(lanes[1], lanes[3]))
 
 
 def transposed(builder, rows):
     """Emit the columns of four vectors, each as a vector."""
-
-    def pick(a, b, lanes):
-        return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, LANES), lanes))
-
-    low01, high01 = pick(rows[0], rows[1], [0, 4, 2, 6]), pick(rows[0], rows[1], [1, 5, 3, 7])
-    low23, high23 = pick(rows[2], rows[3], [0, 4, 2, 6]), pick(rows[2], rows[3], [1, 5, 3, 7])
+    low01, high01 = (pick(builder, *rows[:2], lanes) for lanes in ([0, 4, 2, 6], [1, 5, 3, 7]))
+    low23, high23 = (pick(builder, *rows[2:], lanes) for lanes in ([0, 4, 2, 6], [1, 5, 3, 7]))
     return [
-        pick(low01, low23, [0, 1, 4, 5]),
-        pick(high01, high23, [0, 1, 4, 5]),
-        pick(low01, low23, [2, 3, 6, 7]),
-        pick(high01, high23, [2, 3, 6, 7]),
+        pick(builder, low01, low23, [0, 1, 4, 5]),
+        pick(builder, high01, high23, [0, 1, 4, 5]),
+        pick(builder, low01, low23, [2, 3, 6, 7]),
+        pick(builder, high01, high23, [2, 3, 6, 7]),
     ]
 
 
@@ -125,29 +165,30 @@ def _reduce(context, builder, signature, args, difference):
 
 
 def reduce_pairs(builder, pa, pb, count, difference):
-    """Emit the sum of products (or squared differences) of `count` elements at two pointers."""
-    zero = ir.Constant(VECTOR, [0.0] * LANES)
-    total = cgutils.alloca_once(builder, VECTOR)
-    second = cgutils.alloca_once(builder, VECTOR)
-    builder.store(zero, total)
-    builder.store(zero, second)
+    """Emit the sum of products (or squared differences) of `count` elements at two pointers.
+
+    Element i is added to lane i % 8, but in a last group of four to lane i % 4: one order, in one vector of
+    eight or two of four.
+    """
+    totals = [
+        cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * WIDTH)) for _ in range(0, 8, WIDTH)
+    ]
     even = builder.and_(count, integer(~7))
 
-    def term(offset):
-        a, b = load(builder, builder.gep(pa, [offset])), load(builder, builder.gep(pb, [offset]))
+    def add(offset, total, vector):
+        a, b = (load(builder, builder.gep(pointer, [offset]), vector) for pointer in (pa, pb))
         if difference:
             a = b = builder.fsub(a, b)
-        return a, b
+        builder.store(fused(builder, a, b, builder.load(total)), total)
 
     with cgutils.for_range_slice(builder, integer(0), even, integer(8), intp=I64) as (i, _):
-        a, b = term(i)
-        builder.store(fused(builder, a, b, builder.load(total)), total)
-        a, b = term(builder.add(i, integer(4)))
-        builder.store(fused(builder, a, b, builder.load(second)), second)
-    with cgutils.for_range_slice(builder, even, count, integer(4), intp=I64) as (i, _):
-        a, b = term(i)
-        builder.store(fused(builder, a, b, builder.load(total)), total)
-    return horizontal_sum(builder, builder.fadd(builder.load(total), builder.load(second)))
+        for place, total in enumerate(totals):
+            add(builder.add(i, integer(WIDTH * place)), total, VECTOR)
+    low, high = (part for total in totals for part in groups_of(builder, builder.load(total)))
+    last = cgutils.alloca_once_value(builder, low)
+    with cgutils.for_range_slice(builder, even, count, integer(LANES), intp=I64) as (i, _):
+        add(i, last, GROUP)
+    return horizontal_sum(builder, builder.fadd(builder.load(last), high))
 
 
 @intrinsic
@@ -180,59 +221,10 @@ def _center_block(typingctx, M, m0, ldm, sums, i, j, share, scale, C, ldc):
 
 
 @intrinsic
-def _pack(typingctx, row, r0, center, scale, panel, p0, stride, groups):
-    """Set panel[p0 + g stride + l] = scale (row[r0 + 4g + l] - center[4g + l]), g < groups."""
-    i64 = types.int64
-    sig = types.void(row, i64, center, types.float64, panel, i64, i64, i64)
-
-    def codegen(context, builder, signature, args):
-        row, r0, center, scale, panel, p0, stride, groups = args
-        source = pointer_to(context, builder, signature.args[0], row, r0)
-        middle = pointer_to(context, builder, signature.args[2], center, integer(0))
-        target = pointer_to(context, builder, signature.args[4], panel, p0)
-        factor = splat(builder, scale)
-        with cgutils.for_range(builder, groups, intp=I64) as loop:
-            at = builder.mul(loop.index, integer(LANES))
-            value = builder.fsub(
-                load(builder, builder.gep(source, [at])), load(builder, builder.gep(middle, [at]))
-            )
-            store(
-                builder, builder.fmul(factor, value), builder.gep(target, [builder.mul(loop.index, stride)])
-            )
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@intrinsic
-def _pack_scaled(typingctx, rows, r0, scale, panel, p0, stride, groups, count):
-    """Set panel[p0 + g stride + 4c + l] = scale rows[r0 + 4 (c groups + g) + l], c < count, g < groups."""
-    i64 = types.int64
-    sig = types.void(rows, i64, types.float64, panel, i64, i64, i64, i64)
-
-    def codegen(context, builder, signature, args):
-        rows, r0, scale, panel, p0, stride, groups, count = args
-        source = pointer_to(context, builder, signature.args[0], rows, r0)
-        target = pointer_to(context, builder, signature.args[3], panel, p0)
-        factor = splat(builder, scale)
-        length = builder.mul(groups, integer(LANES))
-        with cgutils.for_range(builder, groups, intp=I64) as group:
-            start = builder.gep(source, [builder.mul(group.index, integer(LANES))])
-            end = builder.gep(target, [builder.mul(group.index, stride)])
-            with cgutils.for_range(builder, count, intp=I64) as row:
-                value = load(builder, builder.gep(start, [builder.mul(row.index, length)]))
-                cell = builder.gep(end, [builder.mul(row.index, integer(LANES))])
-                store(builder, builder.fmul(factor, value), cell)
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@intrinsic
 def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
     """Update four rows from i: A[r, j:stop] -= v_r w + w_r v; then y[r] = A[r, j:stop] . x[j:stop].
 
-    `a0` is the element A[i, 0]; j and stop are multiples of four.
+    `a0` is the element A[i, 0]; j and stop are multiples of four. Sums have four lanes on every processor.
     """
     i64 = types.int64
     sig = types.void(A, i64, i64, v, w, x, i64, i64, i64, y)
@@ -244,7 +236,7 @@ def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
         pw = pointer_to(context, builder, signature.args[4], w, integer(0))
         px = pointer_to(context, builder, signature.args[5], x, integer(0))
         py = pointer_to(context, builder, signature.args[9], y, i)
-        zero = ir.Constant(VECTOR, [0.0] * LANES)
+        zero = ir.Constant(GROUP, [0.0] * LANES)
         rows = [builder.gep(pa, [builder.mul(lda, integer(r))]) for r in range(4)]
         negated = []
         for source in (pv, pw):
@@ -258,7 +250,7 @@ def _update_four(typingctx, A, a0, lda, v, w, x, i, j, stop, y):
         builder.position_at_end(loop)
         k = builder.phi(I64)
         k.add_incoming(j, entry)
-        sums = [builder.phi(VECTOR) for _ in range(4)]
+        sums = [builder.phi(GROUP) for _ in range(4)]
         for total in sums:
             total.add_incoming(zero, entry)
         builder.cbranch(builder.icmp_signed("<", k, stop), body, done)
@@ -290,11 +282,17 @@ def _add_multiple(typingctx, factor, X, x0, Y, y0, count):
         factor, X, x0, Y, y0, count = args
         px = pointer_to(context, builder, signature.args[1], X, x0)
         py = pointer_to(context, builder, signature.args[3], Y, y0)
-        alpha = splat(builder, factor)
-        with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
-            cell = builder.gep(py, [i])
-            value = load(builder, builder.gep(px, [i]))
-            store(builder, fused(builder, alpha, value, load(builder, cell)), cell)
+
+        def add(k, vector):
+            cell = builder.gep(py, [k])
+            value = load(builder, builder.gep(px, [k]), vector)
+            store(
+                builder,
+                fused(builder, splat(builder, factor, vector), value, load(builder, cell, vector)),
+                cell,
+            )
+
+        each_vector(builder, count, add)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -316,20 +314,6 @@ def _plain_center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc):
     C[i : i + LANES, j : j + LANES] = block
 
 
-def _plain_pack(row, r0, center, scale, panel, p0, stride, groups):
-    source, target = row.reshape(-1), panel.reshape(-1)
-    for g in range(groups):
-        part = source[r0 + LANES * g : r0 + LANES * (g + 1)] - center[LANES * g : LANES * (g + 1)]
-        target[p0 + g * stride : p0 + g * stride + LANES] = scale * part
-
-
-def _plain_pack_scaled(rows, r0, scale, panel, p0, stride, groups, count):
-    source, target = rows.reshape(-1), panel.reshape(-1)
-    block = scale * source[r0 : r0 + LANES * groups * count].reshape(count, groups, LANES)
-    for g in range(groups):
-        target[p0 + g * stride : p0 + g * stride + LANES * count] = block[:, g].ravel()
-
-
 def _plain_update_four(A, a0, lda, v, w, x, i, j, stop, y):
     flat = A.reshape(-1)
     for r in range(4):
@@ -345,7 +329,5 @@ def _plain_add_multiple(factor, X, x0, Y, y0, count):
 dot = _plain_dot if JIT_DISABLED else _dot
 square_distance = _plain_square_distance if JIT_DISABLED else _square_distance
 center_block = _plain_center_block if JIT_DISABLED else _center_block
-pack = _plain_pack if JIT_DISABLED else _pack
-pack_scaled = _plain_pack_scaled if JIT_DISABLED else _pack_scaled
 update_four = _plain_update_four if JIT_DISABLED else _update_four
 add_multiple = _plain_add_multiple if JIT_DISABLED else _add_multiple

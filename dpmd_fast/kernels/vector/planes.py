@@ -17,20 +17,24 @@ from numba.extending import intrinsic
 from dpmd_fast.kernels.jit import JIT_DISABLED, device
 from dpmd_fast.kernels.vector.lanes import (
     F64,
+    GROUP,
     I32,
     I64,
     LANES,
-    VECTOR,
     fused,
+    groups_of,
     integer,
+    joined,
     load,
+    pick,
     pointer_to,
     splat,
     store,
 )
 
 TOGETHER = 5  # directions of a part: their sums for two points stay in registers
-_ZERO = ir.Constant(VECTOR, [0.0] * LANES)
+_ZERO = ir.Constant(GROUP, [0.0] * LANES)
+_BOTH = ir.VectorType(F64, 2 * LANES)  # four columns of the one point, then of the other
 
 
 def _each_vector(builder, width, starts, body):
@@ -43,7 +47,7 @@ def _each_vector(builder, width, starts, body):
     builder.position_at_end(loop)
     k = builder.phi(I64)
     k.add_incoming(integer(0), entry)
-    sums = [builder.phi(VECTOR) for _ in starts]
+    sums = [builder.phi(start.type) for start in starts]
     for cell, start in zip(sums, starts, strict=True):
         cell.add_incoming(start, entry)
     builder.cbranch(builder.icmp_signed("<", k, width), inside, done)
@@ -56,19 +60,20 @@ def _each_vector(builder, width, starts, body):
     return sums
 
 
-def _pick(builder, a, b, lanes):
-    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, LANES), lanes))
+def _twice(builder, group):
+    return joined(builder, group, group)
 
 
-def _both_sums(builder, a, b):
-    """Emit the sums of the lanes of a and of b, (0 + 1) + (2 + 3), in turns: a's, b's, a's, b's."""
-    pairs = builder.fadd(_pick(builder, a, b, [0, 4, 2, 6]), _pick(builder, a, b, [1, 5, 3, 7]))
-    return builder.fadd(pairs, _pick(builder, pairs, pairs, [2, 3, 0, 1]))
+def _both_sums(builder, both):
+    """Emit the sums of the lanes of two points, (0 + 1) + (2 + 3), in turns: a's, b's, a's, b's."""
+    a, b = groups_of(builder, both)
+    pairs = builder.fadd(pick(builder, a, b, [0, 4, 2, 6]), pick(builder, a, b, [1, 5, 3, 7]))
+    return builder.fadd(pairs, pick(builder, pairs, pairs, [2, 3, 0, 1]))
 
 
 def _each(builder, turns):
-    """Emit the two numbers of a vector that has them in turns, each in all lanes."""
-    return [_pick(builder, turns, turns, lanes) for lanes in ([0, 0, 2, 2], [1, 1, 3, 3])]
+    """Emit the two numbers of a group that has them in turns, each in four lanes."""
+    return pick(builder, turns, turns, [0, 0, 2, 2, 1, 1, 3, 3])
 
 
 def pack_parts(firsts: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -123,23 +128,23 @@ def _make_add_two(count):
             pt = [pointer(14, q) for q in (q1, q2)]
 
             def multiply(k, before):
-                center = load(builder, cell(pf, k, 0))
-                own = [builder.fsub(load(builder, builder.gep(start, [k])), center) for start in px]
-                for value, start in zip(own, pg, strict=True):
+                x = joined(builder, *(load(builder, builder.gep(start, [k])) for start in px))
+                own = builder.fsub(x, _twice(builder, load(builder, cell(pf, k, 0))))
+                for value, start in zip(groups_of(builder, own), pg, strict=True):
                     store(builder, value, builder.gep(start, [k]))
-                after = [fused(builder, own[i], own[i], before[i]) for i in range(2)]
-                for e in range(1, slots):
-                    row = load(builder, cell(pf, k, e))
-                    after += [fused(builder, own[i], row, before[2 * e + i]) for i in range(2)]
-                return after
+                rows = [_twice(builder, load(builder, cell(pf, k, e))) for e in range(1, slots)]
+                return [
+                    fused(builder, own, row, sums) for row, sums in zip([own, *rows], before, strict=True)
+                ]
 
-            found = _each_vector(builder, width, [_ZERO] * (2 * slots), multiply)
-            square, *dots = (_both_sums(builder, *found[2 * e : 2 * e + 2]) for e in range(slots))
+            zeros = ir.Constant(_BOTH, [0.0] * _BOTH.count)
+            found = _each_vector(builder, width, [zeros] * slots, multiply)
+            square, *dots = (_both_sums(builder, sums) for sums in found)
             pulls = builder.icmp_signed("==", how, integer(0))
             again = builder.icmp_signed("==", how, integer(2))
             sign = builder.select(again, zero, builder.select(pulls, ir.Constant(F64, -1.0), one))
             step = builder.select(pulls, integer(1), integer(slots))
-            masses = _pick(builder, splat(builder, m1), splat(builder, m2), [0, 4, 2, 6])
+            masses = pick(builder, splat(builder, m1), splat(builder, m2), [0, 4, 2, 6])
             tent = builder.fmul(splat(builder, share), builder.fsub(splat(builder, h2), square))
             tent = builder.select(builder.fcmp_ordered(">", tent, _ZERO), tent, _ZERO)
             weights = builder.fmul(builder.fmul(masses, tent), tent)
@@ -148,14 +153,12 @@ def _make_add_two(count):
             bases = [builder.select(pulls, start, ps) for start in pg]
 
             def add(k, _):
-                values = []
-                for i in range(2):
-                    start = load(builder, builder.gep(bases[i], [builder.mul(k, step)]))
-                    values.append(builder.fmul(factors[i], start))
+                starts = (load(builder, builder.gep(base, [builder.mul(k, step)])) for base in bases)
+                values = builder.fmul(factors, joined(builder, *starts))
                 for e in range(count):
-                    row = load(builder, cell(ps, k, e + 1))
-                    values = [fused(builder, along[e][i], row, values[i]) for i in range(2)]
-                for value, start in zip(values, po, strict=True):
+                    row = _twice(builder, load(builder, cell(ps, k, e + 1)))
+                    values = fused(builder, along[e], row, values)
+                for value, start in zip(groups_of(builder, values), po, strict=True):
                     target = builder.gep(start, [k])
                     store(builder, builder.fadd(load(builder, target), value), target)
                 return []

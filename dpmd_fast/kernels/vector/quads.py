@@ -1,7 +1,8 @@
 """Charts four at a time: where a point lies in each of them, and how it is moved by them.
 
 The columns of four charts lie side by side in one vector, so a sum over columns needs no sum across lanes,
-and four charts cost what one does. The order of every sum is fixed.
+and four charts cost what one does. The order of every sum is fixed. Four on every processor: charts in reach
+of a point come by few, and of eight most would have weight zero.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from numba.extending import intrinsic
 from dpmd_fast.kernels.jit import JIT_DISABLED
 from dpmd_fast.kernels.vector.lanes import (
     F64,
+    GROUP,
     I64,
     LANES,
-    VECTOR,
     fused,
     integer,
     load,
@@ -26,7 +27,7 @@ from dpmd_fast.kernels.vector.lanes import (
     store,
 )
 
-_ZERO = ir.Constant(VECTOR, [0.0] * LANES)
+_ZERO = ir.Constant(GROUP, [0.0] * LANES)
 _COMMON = ((2, 1), (3, 1), (3, 2))  # columns and dimensions for which code without loops is made
 
 
@@ -87,7 +88,7 @@ class _Quad:
 
     def total(self, count, term, start=_ZERO):
         """Sum of products a b, term(k) = (a, b), from `start`, in order."""
-        sums = cgutils.alloca_once(self.builder, VECTOR)
+        sums = cgutils.alloca_once(self.builder, GROUP)
         self.builder.store(start, sums)
 
         def add(k):

@@ -1,7 +1,7 @@
 """Squared lengths of many rows under triangular matrices, in single precision, with rows in the lanes.
 
-For bounds: a vector holds twice as many numbers as in double precision. Rows are worked on by 24, and
-compared with their bounds by 24 too.
+For bounds: a vector holds twice as many numbers as in double precision. Rows are worked on by three vectors,
+24 or 48 of them, and compared with their bounds by as many.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, device
 from dpmd_fast.kernels.vector.lanes import (
+    GROUP,
     I64,
     LANES,
-    VECTOR,
     fused,
     integer,
     load,
@@ -26,16 +26,17 @@ from dpmd_fast.kernels.vector.lanes import (
     transposed,
 )
 from dpmd_fast.kernels.vector.tiles import emit_sums
+from dpmd_fast.kernels.width import WIDTH
 
-_SINGLES = 8
-_VECTORS = 3  # with four columns: 12 sums, 3 vectors of rows and a factor fill the 16 registers
+_SINGLES = 2 * WIDTH
+_VECTORS = 3  # with four columns: 12 sums, 3 vectors of rows and a factor fill the 16 registers of AVX2
 TOGETHER = _VECTORS * _SINGLES  # rows that are worked on together
 _VECTOR = ir.VectorType(ir.FloatType(), _SINGLES)
 
 
 @intrinsic
 def _add_squares(typingctx, Z, z0, ldz, S, s0, W, w0, ldw, depth, Q, q0):
-    """Add to Q[q0 + r], r < 24, the squares of S[s0 + j] + sum_i Z[z0 + i ldz + r] W[w0 + i ldw + j].
+    """Add to Q[q0 + r], r < TOGETHER, the squares of S[s0 + j] + sum_i Z[z0 + i ldz + r] W[w0 + i ldw + j].
 
     i < depth, and j < 4.
     """
@@ -49,12 +50,12 @@ def _add_squares(typingctx, Z, z0, ldz, S, s0, W, w0, ldw, depth, Q, q0):
         pw = pointer_to(context, builder, signature.args[5], W, w0)
         pq = pointer_to(context, builder, signature.args[9], Q, q0)
         columns = [builder.gep(pw, [integer(j)]) for j in range(LANES)]
-        rows = [builder.gep(pz, [integer(_SINGLES * v)]) for v in range(_VECTORS)]
+        rows = [(builder.gep(pz, [integer(_SINGLES * v)]), _VECTOR) for v in range(_VECTORS)]
         starts = []
         for j in range(LANES):
             start = splat(builder, builder.load(builder.gep(ps, [integer(j)])), _VECTOR)
             starts.append([start] * _VECTORS)
-        sums = emit_sums(builder, columns, ldw, rows, ldz, depth, starts, _VECTOR)
+        sums = emit_sums(builder, columns, ldw, rows, ldz, depth, starts)
         for v in range(_VECTORS):
             place = builder.gep(pq, [integer(_SINGLES * v)])
             total = load(builder, place, _VECTOR)
@@ -85,7 +86,7 @@ def _emit_bounds(context, builder, signature, args):
     start, factor, slope = (splat(builder, value) for value in (start, factor, slope))
     for i in range(0, TOGETHER, LANES):
         single = load(builder, builder.gep(pq, [integer(i)]), ir.VectorType(ir.FloatType(), LANES))
-        value = builder.fadd(start, builder.fmul(factor, builder.fpext(single, VECTOR)))
+        value = builder.fadd(start, builder.fmul(factor, builder.fpext(single, GROUP)))
         value = builder.fadd(value, builder.fmul(slope, load(builder, builder.gep(pn, [integer(i)]))))
         place = builder.gep(pf, [integer(i)])
         yield i, value, load(builder, place), place
@@ -93,9 +94,9 @@ def _emit_bounds(context, builder, signature, args):
 
 @intrinsic
 def _raise_floor(typingctx, Q, q0, norms, floor, r0, start, factor, slope):
-    """Raise floor[r0 + i], i < 24, to start + factor Q[q0 + i] + slope norms[r0 + i] where that is more.
+    """Raise floor[r0 + i] to start + factor Q[q0 + i] + slope norms[r0 + i] where that is more.
 
-    Q is float32, all else in double precision.
+    i < TOGETHER; Q is float32, all else in double precision.
     """
     i64, f64 = types.int64, types.float64
     sig = types.void(Q, i64, norms, floor, i64, f64, f64, f64)
@@ -115,7 +116,7 @@ _LISTS = [[lane for lane in range(LANES) if word >> lane & 1] for word in range(
 
 @intrinsic
 def _list_above(typingctx, Q, q0, norms, floor, r0, start, factor, slope, rows, at):
-    """Append r0 + i, i < 24, to rows[at:] unless the bound of `_raise_floor` is at most floor[r0 + i].
+    """Append r0 + i, i < TOGETHER, to rows[at:] unless the bound of `_raise_floor` is at most floor[r0 + i].
 
     It is appended if anything is NaN. Returns the place behind the last one; three more may be overwritten.
     There is no branch, since which rows these are cannot be predicted.
@@ -157,7 +158,7 @@ def _take_four(typingctx, X, x0, ldx, origin, groups, Z, z0, ldz, norms, r0):
         po = pointer_to(context, builder, signature.args[3], origin, integer(0))
         pz = pointer_to(context, builder, signature.args[5], Z, z0)
         pn = pointer_to(context, builder, signature.args[8], norms, r0)
-        total = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
+        total = cgutils.alloca_once_value(builder, ir.Constant(GROUP, [0.0] * LANES))
         with cgutils.for_range(builder, groups, intp=I64) as loop:
             j = builder.mul(loop.index, integer(LANES))
             middle = load(builder, builder.gep(po, [j]))
@@ -212,7 +213,7 @@ def square_columns(Z, n, S, W, k, Q):
     """Set Q[k, r], r < n, to the squared length of S[k] + Z[:, r] W[k], all of them float32.
 
     W (K, D, width) is upper triangular, its width a multiple of four; Z (D, room) has room for a multiple of
-    24 rows, as has Q (K, room). A row that is not finite spoils no other.
+    `TOGETHER` rows, as has Q (K, room). A row that is not finite spoils no other.
     """
     depth, width = W.shape[1:]
     room = Z.shape[1]

@@ -1,4 +1,9 @@
-"""Register tiles: products of packed panels with a 4 x 12 block of accumulators kept in registers."""
+"""Register tiles: products of rows with four rows of vectors, in accumulators that stay in registers.
+
+A tile has up to three vectors of columns: 12 accumulators, three vectors and a factor fill the 16 registers
+of AVX2, and what NEON splits them into fills 32. Each element is a chain over the rows in order, so that
+its bits do not depend on the width.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from dpmd_fast.kernels.jit import JIT_DISABLED, device
 from dpmd_fast.kernels.vector.lanes import (
     I64,
     LANES,
+    SPAN,
     VECTOR,
     fused,
     integer,
@@ -18,12 +24,19 @@ from dpmd_fast.kernels.vector.lanes import (
     pointer_to,
     splat,
     store,
+    vectors_of,
 )
+from dpmd_fast.kernels.width import WIDTH
+
+MOST = 3 * SPAN  # groups of columns in a tile
 
 
-def emit_sums(builder, rows, sa, groups, sb, depth, starts=None, vector=VECTOR):
-    """Emit sums[i][j] = starts[i][j] + sum_k rows[i][k sa] groups[j][k sb], one k after the other."""
-    zero = ir.Constant(vector, [0.0] * vector.count)
+def emit_sums(builder, rows, sa, columns, sb, depth, starts=None):
+    """Emit sums[i][j] = starts[i][j] + sum_k rows[i][k sa] columns[j][k sb], one k after the other.
+
+    `columns` are pairs of a pointer and the type of the vector there.
+    """
+    kinds = [vector for _, vector in columns]
     entry = builder.block
     loop = builder.append_basic_block("tile.loop")
     body = builder.append_basic_block("tile.body")
@@ -32,139 +45,149 @@ def emit_sums(builder, rows, sa, groups, sb, depth, starts=None, vector=VECTOR):
     builder.position_at_end(loop)
     k = builder.phi(I64)
     k.add_incoming(integer(0), entry)
-    sums = [[builder.phi(vector) for _ in groups] for _ in rows]
+    sums = [[builder.phi(vector) for vector in kinds] for _ in rows]
     for i, row in enumerate(sums):
         for j, cell in enumerate(row):
+            zero = ir.Constant(kinds[j], [0.0] * kinds[j].count)
             cell.add_incoming(starts[i][j] if starts else zero, entry)
     builder.cbranch(builder.icmp_signed("<", k, depth), body, done)
     builder.position_at_end(body)
     ka, kb = builder.mul(k, sa), builder.mul(k, sb)
-    right = [load(builder, builder.gep(g, [kb]), vector) for g in groups]
+    right = [load(builder, builder.gep(pointer, [kb]), vector) for pointer, vector in columns]
     for row, cells in zip(rows, sums, strict=True):
-        left = splat(builder, builder.load(builder.gep(row, [ka])), vector)
-        for cell, factor in zip(cells, right, strict=True):
-            cell.add_incoming(fused(builder, left, factor, cell), body)
+        factor = builder.load(builder.gep(row, [ka]))
+        left = {vector: splat(builder, factor, vector) for vector in kinds}
+        for cell, value in zip(cells, right, strict=True):
+            cell.add_incoming(fused(builder, left[cell.type], value, cell), body)
     k.add_incoming(builder.add(k, integer(1)), body)
     builder.branch(loop)
     builder.position_at_end(done)
     return sums
 
 
-def _make_tile(n_rows, n_groups, negative):
+def for_each_count(builder, count, most, emit):
+    """Emit emit(n) for n = 1, ..., `most`, and a jump to that of n = count."""
+    done = builder.append_basic_block("count.done")
+    cases = [builder.append_basic_block("count.case") for _ in range(most)]
+    switch = builder.switch(count, cases[-1])
+    for n, case in enumerate(cases[:-1], start=1):
+        switch.add_case(integer(n), case)
+    for n, case in enumerate(cases, start=1):
+        builder.position_at_end(case)
+        emit(n)
+        builder.branch(done)
+    builder.position_at_end(done)
+
+
+def _without_first_group(builder, skip, old, new):
+    """Emit a vector of two groups that keeps the first of `old` if `skip` is 1."""
+    kept = builder.trunc(skip, ir.IntType(1))
+    mask = ir.Constant(ir.VectorType(ir.IntType(1), WIDTH), [0] * WIDTH)
+    for lane in range(LANES):
+        mask = builder.insert_element(mask, kept, ir.Constant(ir.IntType(32), lane))
+    return builder.select(mask, old, new)
+
+
+def _make_tile(n_rows, negative):
     """Return an intrinsic that adds a product to a tile of C, or subtracts it.
 
-    C[i, 4j + l] += sum_k A[k sa + i ra] B[k sb + j gb + l], i < n_rows, j < n_groups, l < 4.
+    C[i, W v + l] += sum_k A[k sa + i ra] B[k sb + v vb + l], i < n_rows, l < W, for the vectors v of `groups`
+    groups, at most `MOST`; with `skip` = 1, where vectors have two groups, the first group stays as it is.
     """
 
     @intrinsic
-    def tile(typingctx, A, a0, sa, ra, B, b0, sb, gb, depth, C, c0, ldc):
+    def tile(typingctx, A, a0, sa, ra, B, b0, sb, vb, groups, skip, depth, C, c0, ldc):
         i64 = types.int64
-        sig = types.void(A, i64, i64, i64, B, i64, i64, i64, i64, C, i64, i64)
+        sig = types.void(A, i64, i64, i64, B, i64, i64, i64, i64, i64, i64, C, i64, i64)
 
         def codegen(context, builder, signature, args):
-            A, a0, sa, ra, B, b0, sb, gb, depth, C, c0, ldc = args
+            A, a0, sa, ra, B, b0, sb, vb, groups, skip, depth, C, c0, ldc = args
             pa = pointer_to(context, builder, signature.args[0], A, a0)
             pb = pointer_to(context, builder, signature.args[4], B, b0)
-            pc = pointer_to(context, builder, signature.args[9], C, c0)
+            pc = pointer_to(context, builder, signature.args[11], C, c0)
             rows = [builder.gep(pa, [builder.mul(ra, integer(i))]) for i in range(n_rows)]
-            groups = [builder.gep(pb, [builder.mul(gb, integer(j))]) for j in range(n_groups)]
-            sums = emit_sums(builder, rows, sa, groups, sb, depth)
-            for i in range(n_rows):
-                target = builder.gep(pc, [builder.mul(ldc, integer(i))])
-                for j in range(n_groups):
-                    cell = builder.gep(target, [integer(LANES * j)])
-                    combine = builder.fsub if negative else builder.fadd
-                    store(builder, combine(load(builder, cell), sums[i][j]), cell)
+            combine = builder.fsub if negative else builder.fadd
+
+            def emit(count):
+                kinds = vectors_of(count)
+                places = [builder.gep(pb, [builder.mul(vb, integer(v))]) for v in range(len(kinds))]
+                sums = emit_sums(builder, rows, sa, list(zip(places, kinds, strict=True)), sb, depth)
+                for i in range(n_rows):
+                    target = builder.gep(pc, [builder.mul(ldc, integer(i))])
+                    for v, vector in enumerate(kinds):
+                        cell = builder.gep(target, [integer(WIDTH * v)])
+                        old = load(builder, cell, vector)
+                        new = combine(old, sums[i][v])
+                        if v == 0 and SPAN > 1 and vector == VECTOR:
+                            new = _without_first_group(builder, skip, old, new)
+                        store(builder, new, cell)
+
+            for_each_count(builder, groups, MOST, emit)
             return context.get_dummy_value()
 
         return sig, codegen
 
-    def plain_tile(A, a0, sa, ra, B, b0, sb, gb, depth, C, c0, ldc):
+    def plain_tile(A, a0, sa, ra, B, b0, sb, vb, groups, skip, depth, C, c0, ldc):
         a, b, c = A.reshape(-1), B.reshape(-1), C.reshape(-1)
-        k = np.arange(depth)[:, None]
+        k, column = np.arange(depth)[:, None], np.arange(LANES * skip, LANES * groups)
         left = a[a0 + k * sa + np.arange(n_rows) * ra]
-        columns = (np.arange(n_groups)[:, None] * gb + np.arange(LANES)).ravel()
-        product = left.T @ b[b0 + k * sb + columns]
-        cells = c0 + np.arange(n_rows)[:, None] * ldc + np.arange(n_groups * LANES)
+        product = left.T @ b[b0 + k * sb + column // WIDTH * vb + column % WIDTH]
+        cells = c0 + np.arange(n_rows)[:, None] * ldc + column
         c[cells] += -product if negative else product
 
     return plain_tile if JIT_DISABLED else tile
 
 
-_t41, _t42, _t43 = (_make_tile(4, j, False) for j in (1, 2, 3))
-_n41, _n42, _n43 = (_make_tile(4, j, True) for j in (1, 2, 3))
-_t11, _t13 = (_make_tile(1, j, False) for j in (1, 3))
-_t21, _t23 = (_make_tile(2, j, False) for j in (1, 3))
+_add_four, _subtract_four = _make_tile(4, False), _make_tile(4, True)
+_add_one, _add_two = _make_tile(1, False), _make_tile(2, False)
+
+
+@device(inline=True)
+def _each_tile(tile, V, v, sa, vb, rows, C, groups):
+    """Add the Gram matrix of `rows` rows at V[v] to the upper 4 x 4 blocks of C (ldc = 4 groups), by tiles.
+
+    Column k of row r is at V[v + r sa + k // WIDTH vb + k % WIDTH].
+    """
+    ldc = LANES * groups
+    for i in range(groups):
+        skip = i % SPAN
+        a = v + i // SPAN * vb + LANES * skip
+        j = i - skip
+        while j < groups:
+            take = min(groups - j, MOST)
+            b, c = v + j // SPAN * vb, LANES * (i * ldc + j)
+            tile(V, a, sa, 1, V, b, sa, vb, take, skip, rows, C, c, ldc)
+            j += take
+            skip = 0
 
 
 @device
 def add_gram(panel, capacity, rows, C, groups):
     """Add the Gram matrix of `rows` packed rows to the upper 4 x 4 blocks of C (ldc = 4 groups)."""
-    gs = LANES * capacity
-    ldc = LANES * groups
-    for i in range(groups):
-        j = i
-        while j + 3 <= groups:
-            _t43(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
-            j += 3
-        if groups - j == 2:
-            _t42(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
-        elif groups - j == 1:
-            _t41(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
+    _each_tile(_add_four, panel, 0, WIDTH, WIDTH * capacity, rows, C, groups)
 
 
 @device
 def add_gram_of_rows(V, first, rows, C, groups):
     """Add the Gram matrix of `rows` rows of V (n, 4 groups), from row `first` on, to the same blocks of C."""
-    ldc = LANES * groups
-    v = first * ldc
-    for i in range(groups):
-        a, j = v + LANES * i, i
-        while j + 3 <= groups:
-            _t43(V, a, ldc, 1, V, v + LANES * j, ldc, LANES, rows, C, LANES * (i * ldc + j), ldc)
-            j += 3
-        if groups - j == 2:
-            _t42(V, a, ldc, 1, V, v + LANES * j, ldc, LANES, rows, C, LANES * (i * ldc + j), ldc)
-        elif groups - j == 1:
-            _t41(V, a, ldc, 1, V, v + LANES * j, ldc, LANES, rows, C, LANES * (i * ldc + j), ldc)
+    _each_tile(_add_four, V, first * LANES * groups, LANES * groups, WIDTH, rows, C, groups)
 
 
 @device
 def subtract_gram(panel, capacity, rows, C, groups):
     """Subtract what `add_gram` adds."""
-    gs = LANES * capacity
-    ldc = LANES * groups
-    for i in range(groups):
-        j = i
-        while j + 3 <= groups:
-            _n43(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
-            j += 3
-        if groups - j == 2:
-            _n42(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
-        elif groups - j == 1:
-            _n41(panel, i * gs, LANES, 1, panel, j * gs, LANES, gs, rows, C, LANES * (i * ldc + j), ldc)
+    _each_tile(_subtract_four, panel, 0, WIDTH, WIDTH * capacity, rows, C, groups)
 
 
 @device
 def multiply_symmetric(Q, rows, C, Z, width):
     """Set Z[:rows] = Q[:rows] C for a symmetric C; all with row stride `width`, a multiple of four."""
     Z[:rows] = 0.0
-    r = 0
-    while r < rows:
-        pair = rows - r > 1
+    for r in range(0, rows, 2):
         at = r * width
-        j = 0
-        while j < width:
-            if width - j >= 3 * LANES:
-                if pair:
-                    _t23(Q, at, 1, width, C, j, width, LANES, width, Z, at + j, width)
-                else:
-                    _t13(Q, at, 1, width, C, j, width, LANES, width, Z, at + j, width)
-                j += 3 * LANES
+        for j in range(0, width, MOST * LANES):
+            take = min((width - j) // LANES, MOST)
+            if rows - r > 1:
+                _add_two(Q, at, 1, width, C, j, width, WIDTH, take, 0, width, Z, at + j, width)
             else:
-                if pair:
-                    _t21(Q, at, 1, width, C, j, width, LANES, width, Z, at + j, width)
-                else:
-                    _t11(Q, at, 1, width, C, j, width, LANES, width, Z, at + j, width)
-                j += LANES
-        r += 2 if pair else 1
+                _add_one(Q, at, 1, width, C, j, width, WIDTH, take, 0, width, Z, at + j, width)

@@ -11,6 +11,7 @@ from kernel_samples import GUARD
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.vector import integers
 from dpmd_fast.kernels.vector.lanes import LANES
+from dpmd_fast.kernels.width import WIDTH
 
 
 @kernel
@@ -38,9 +39,10 @@ def test_micro_kernels_round_toward_zero(groups):
     for scale in (0.3, -0.7, 1.0, 1e-12, 123.456, 16384.0):
         ref = [math.trunc(scale * float(x - a)) for x, a in zip(X[2], A[4], strict=True)]
         assert run_truncated_square(X, 2 * width, A, 4 * width, scale, width) == sum(v * v for v in ref)
-        panel = np.full((groups, 5, LANES), GUARD)
-        run_pack_truncated(X, 2 * width, A, 4 * width, scale, panel, LANES * 3, LANES * 5, groups)
-        np.testing.assert_array_equal(panel[:, 3].ravel(), ref)
+        panel = np.full((-(-width // WIDTH), 5, WIDTH), GUARD)
+        run_pack_truncated(X, 2 * width, A, 4 * width, scale, panel, WIDTH * 3, WIDTH * 5, groups)
+        np.testing.assert_array_equal(panel[:, 3].ravel()[:width], ref)
+        np.testing.assert_array_equal(panel[:, 3].ravel()[width:], GUARD)
         np.testing.assert_array_equal(np.delete(panel, 3, axis=1), GUARD)
         whole = X.copy()
         run_truncate_in_place(whole, 2 * width, scale, width)

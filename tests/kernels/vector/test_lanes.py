@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from kernel_samples import GUARD, on_another_target, packed, small_integers
+from kernel_samples import GUARD, on_another_target, small_integers
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, kernel
 from dpmd_fast.kernels.vector import lanes
@@ -29,16 +29,6 @@ def run_distance(A, a0, B, b0, count):
 @kernel
 def run_center(M, m0, ldm, sums, i, j, share, scale, C, ldc):
     lanes.center_block(M, m0, ldm, sums, i, j, share, scale, C, ldc)
-
-
-@kernel
-def run_pack(row, r0, center, scale, panel, p0, stride, groups):
-    lanes.pack(row, r0, center, scale, panel, p0, stride, groups)
-
-
-@kernel
-def run_pack_scaled(rows, r0, scale, panel, p0, stride, groups, count):
-    lanes.pack_scaled(rows, r0, scale, panel, p0, stride, groups, count)
 
 
 @kernel
@@ -80,30 +70,6 @@ def test_center_block(groups):
             block = full[i : i + LANES, j : j + LANES]
             ref[j : j + LANES, i : i + LANES] = block.T
             ref[i : i + LANES, j : j + LANES] = block
-    np.testing.assert_array_equal(comp, ref)
-
-
-@pytest.mark.parametrize("groups", GROUPS)
-def test_pack(groups):
-    rng = np.random.default_rng(groups)
-    width = LANES * groups
-    rows, center = small_integers(rng, 5, width), small_integers(rng, width)
-    ref = packed(0.5 * (rows - center), 8)
-    comp = np.full_like(ref, GUARD)
-    for t in range(5):
-        run_pack(rows, t * width, center, 0.5, comp, LANES * t, LANES * 8, groups)
-    np.testing.assert_array_equal(comp, ref)
-
-
-@pytest.mark.parametrize("groups", GROUPS)
-def test_pack_of_several_rows(groups):
-    rng = np.random.default_rng(groups)
-    width = LANES * groups
-    rows = small_integers(rng, 7, width)
-    ref = packed(0.5 * rows[1:6], 8)
-    comp = np.full_like(ref, GUARD)
-    run_pack_scaled(rows, width, 0.5, comp, 0, LANES * 8, groups, 2)
-    run_pack_scaled(rows, 3 * width, 0.5, comp, LANES * 2, LANES * 8, groups, 3)
     np.testing.assert_array_equal(comp, ref)
 
 

@@ -27,7 +27,7 @@ from dpmd_fast.kernels.vector.lanes import (
 )
 
 
-def _truncate(builder, vector):
+def truncate(builder, vector):
     toward_zero = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(VECTOR, [VECTOR]), "llvm.trunc.v4f64"
     )
@@ -36,7 +36,7 @@ def _truncate(builder, vector):
 
 def _truncated_difference(builder, px, pa, factor, at):
     gap = builder.fsub(load(builder, builder.gep(px, [at])), load(builder, builder.gep(pa, [at])))
-    return _truncate(builder, builder.fmul(factor, gap))
+    return truncate(builder, builder.fmul(factor, gap))
 
 
 @intrinsic
@@ -91,7 +91,7 @@ def _truncate_in_place(typingctx, X, x0, scale, count):
         factor = splat(builder, scale)
         with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
             place = builder.gep(px, [i])
-            store(builder, _truncate(builder, builder.fmul(factor, load(builder, place))), place)
+            store(builder, truncate(builder, builder.fmul(factor, load(builder, place))), place)
         return context.get_dummy_value()
 
     return sig, codegen

@@ -112,7 +112,6 @@ def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, ma
     rows = index.rows
     leaves = np.empty(n_leaves, np.int64)
     near = np.empty(n_leaves, np.uint64)
-    sure = np.empty(n_leaves, np.uint64)
     panel = np.empty((panel_vectors(groups), capacity, WIDTH))
     zero = np.zeros(padded)
     sums = np.empty((padded, padded))
@@ -126,7 +125,7 @@ def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, ma
         point = points[q]
         size = square_norm(point)
         found = find_leaves(index, point, point, size, leaves, walk)
-        found = near_masks(index, point, rests[q], size, leaves, found, near, sure, walk)
+        found = near_masks(index, point, rests[q], size, leaves, found, near, walk)
         sums[:] = 0.0
         offset[:] = 0.0
         inside[0] = 0

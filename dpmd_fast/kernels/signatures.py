@@ -80,7 +80,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "sums.features._points": "f2 f1 f2 f2 i i",
         "sums.features._points_few": "f2 f1 f2 f2 i i",
     },
-    "integers": {"sums.exact._symmetric": "i3 i1 i3"},
+    "integers": {"sums.exact._symmetric": "f3 i3 i1 i3"},
     "spectra": {"eigen.spectra._spectra": "f3 f2 f3 b1"},
     "logarithms": {"vector.elementary._logs": "f1 f1", "vector.elementary._exps": "f1 f1"},
 }

@@ -21,12 +21,14 @@ from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.search.balls import find_leaves, leaf_masks, point_masks, walk_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.vector.bits import count_ones, count_trailing_zeros
+from dpmd_fast.kernels.vector.gather import fetch_ahead
 from dpmd_fast.kernels.vector.lanes import LANES, center_block, square_distance
 from dpmd_fast.kernels.vector.panels import pack, panel_vectors
 from dpmd_fast.kernels.vector.tiles import add_gram, subtract_gram
 from dpmd_fast.kernels.width import WIDTH
 
 _PANEL = 64
+_AHEAD = 8  # rows that are fetched to the caches ahead of time
 # An updated moment matrix is used while its trace is at least this share of all that was added to it; below
 # that, cancellation could cost digits, and it is summed again.
 _DRIFT = 1e-3
@@ -130,6 +132,8 @@ def _accumulate(Y, rows, count, center, panel, moments, sign):
     while start < count:
         block = min(_PANEL, count - start)
         for t in range(block):
+            ahead = min(start + t + _AHEAD, count - 1)
+            fetch_ahead(Y, rows, ahead, ahead + 1, width)
             pack(Y, rows[start + t] * width, center, 1.0, panel, WIDTH * t, WIDTH * _PANEL, groups)
         if sign > 0:
             add_gram(panel, _PANEL, block, moments, groups)

@@ -14,6 +14,8 @@ A leaf's neighbours are a 64-bit word for each pair (query, leaf); no list of ne
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from dpmd_fast.kernels.borrow import borrow
@@ -26,8 +28,9 @@ from dpmd_fast.kernels.search.index import (
     sketch_point,
     sketch_queries,
 )
-from dpmd_fast.kernels.vector.bits import ball_masks, count_ones, count_trailing_zeros
+from dpmd_fast.kernels.vector.bits import ball_masks, count_ones, count_trailing_zeros, near_mask
 from dpmd_fast.kernels.vector.lanes import square_distance
+from dpmd_fast.kernels.vector.sketches import box_gaps, shift_to_single
 
 _BUNDLE = 64  # leaves below a node that are looked at without following the tree
 SINGLE_MOST = 1e30  # beyond this, squares leave the range of single precision
@@ -43,7 +46,7 @@ def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = Non
 
 @device(inline=True)
 def walk_scratch(index):
-    """Arrays of `find_leaves` (a stack, gaps) and `near_masks` (a shifted point, two words)."""
+    """Arrays of `find_leaves` (a stack, gaps) and of masks (a shifted point, two words)."""
     return (
         np.empty(128, np.int64),
         np.empty(_BUNDLE),
@@ -72,9 +75,8 @@ def find_leaves(index, low, high, size, leaves, walk):
         if count <= _BUNDLE:
             leaf_gaps(index.leaf_low, index.leaf_high, first, count, low, high, gaps)
             for j in range(count):
-                if gaps[j] <= limit:
-                    leaves[found] = first + j
-                    found += 1
+                leaves[found] = first + j  # without a branch: which boxes are near cannot be predicted
+                found += gaps[j] <= limit
             continue
         gap = 0.0
         for k in range(depth):
@@ -91,16 +93,7 @@ def find_leaves(index, low, high, size, leaves, walk):
 @device(inline=True)
 def leaf_gaps(leaf_low, leaf_high, first, count, low, high, gaps):
     """Measure the squared distances of `count` leaf boxes to the box [low, high]."""
-    for j in range(count):
-        gaps[j] = 0.0
-    for k in range(len(low)):
-        below, above = low[k], high[k]
-        for j in range(count):
-            left = leaf_low[k, first + j] - above
-            right = below - leaf_high[k, first + j]
-            side = left if left > right else right
-            side = side if side > 0.0 else 0.0
-            gaps[j] += side * side
+    box_gaps(leaf_low, leaf_high, first, leaf_low.shape[1], len(low), low, high, gaps, count)
 
 
 @device
@@ -193,53 +186,44 @@ def leaf_masks(index, leaf, leaves, found, masks):
 
 
 @device(inline=True)
-def near_masks(index, point, rest, size, leaves, found, near, sure, walk):
-    """Mark the points that may lie (`near`) and surely lie (`sure`) in the ball around one query, by leaf.
+def single_slack(norm, spread, size, node_size, depth, rounding):
+    """Bound the error of a squared distance between sketches, half of it in products of single precision.
+
+    `norm` and `spread` are the largest squared lengths about the middle of the leaf, of the query and of the
+    points; `size` and `node_size` about the origin. Infinite where single precision decides nothing.
+    """
+    largest = max(norm, spread)
+    slack = rounding * (1.0 + size + node_size) + (depth + 8) * SINGLE_EPS * 4.0 * largest
+    return slack if slack < 1.0 and largest < SINGLE_MOST else math.inf
+
+
+@device(inline=True)
+def near_masks(index, point, rest, size, leaves, found, near, walk):
+    """Mark the points that may lie in the ball around one query, by leaf.
 
     `size` is the squared norm of the query's sketch. Leaves without candidates are taken off the list;
-    returns the number of those left. No helper is called in the loop, and arrays are taken out of the index
-    before it: every array that is handed over has its references counted, atomically.
+    returns the number of those left. No helper that takes arrays is called in the loop, and arrays are taken
+    out of the index before it: every array that is handed over has its references counted, atomically.
     """
     n, depth, rounding = len(index.rows), index.depth, index.rounding
     middles, spreads, sizes, leaf_nodes = index.middles, index.spreads, index.sizes, index.leaf_nodes
     single, half_norms, rests = index.single, index.single_half_norms, index.single_rests
-    shifted, words = walk[2], walk[3]
+    shifted = walk[2]
     kept = 0
     for f in range(found):
         leaf = leaves[f]
-        norm = rest * rest
-        for k in range(depth):
-            value = np.float32(point[k] - middles[leaf, k])
-            shifted[k] = value
-            norm += np.float64(value) * np.float64(value)
-        largest = max(norm, spreads[leaf])
-        slack = rounding * (1.0 + size + sizes[leaf_nodes[leaf]])
-        slack += (depth + 8) * SINGLE_EPS * 4.0 * largest
-        if slack < 1.0 and largest < SINGLE_MOST:
+        first = leaf * LEAF
+        norm = rest * rest + shift_to_single(point, middles, leaf * depth, shifted, depth)
+        slack = single_slack(norm, spreads[leaf], size, sizes[leaf_nodes[leaf]], depth, rounding)
+        if slack < 1.0:
             # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
-            base = 0.5 * norm - 0.5
-            ball_masks(
-                shifted,
-                0,
-                single,
-                leaf * depth * LEAF,
-                depth,
-                half_norms,
-                rests,
-                leaf * LEAF,
-                rest,
-                base - 0.5 * slack,
-                base + 0.5 * slack,
-                words,
-            )
+            maybe = 0.5 * norm - 0.5 - 0.5 * slack
+            word = near_mask(shifted, single, first * depth, depth, half_norms, rests, first, rest, maybe)
         else:
-            words[0] = all_bits(min(LEAF, n - leaf * LEAF))
-            words[1] = 0
-        if words[0] != 0:
-            leaves[kept] = leaf
-            near[kept] = words[0]
-            sure[kept] = words[1]
-            kept += 1
+            word = all_bits(min(LEAF, n - first))
+        leaves[kept] = leaf  # without a branch, as above
+        near[kept] = word
+        kept += word != 0
     return kept
 
 
@@ -253,26 +237,46 @@ def point_masks(index, X, x0, point, rest, leaves, masks):
     size = square_norm(point)
     walk = walk_scratch(index)
     found = find_leaves(index, point, point, size, leaves, walk)
-    sure = np.empty(found, np.uint64)
-    found = near_masks(index, point, rest, size, leaves, found, masks, sure, walk)
+    n, depth, rounding = len(index.rows), index.depth, index.rounding
+    middles, spreads, sizes, leaf_nodes = index.middles, index.spreads, index.sizes, index.leaf_nodes
+    single, half_norms, rests = index.single, index.single_half_norms, index.single_rests
     rows, width, h2 = index.rows, index.rows.shape[1], index.radius * index.radius
+    shifted, words = walk[2], walk[3]
     one = np.uint64(1)
+    kept = 0
     for f in range(found):
-        shell = masks[f] & ~sure[f]
-        inside = sure[f]
+        leaf = leaves[f]
+        first = leaf * LEAF
+        norm = rest * rest + shift_to_single(point, middles, leaf * depth, shifted, depth)
+        slack = single_slack(norm, spreads[leaf], size, sizes[leaf_nodes[leaf]], depth, rounding)
+        if slack < 1.0:
+            base = 0.5 * norm - 0.5
+            low, high = base - 0.5 * slack, base + 0.5 * slack
+            ball_masks(
+                shifted, 0, single, first * depth, depth, half_norms, rests, first, rest, low, high, words
+            )
+        else:
+            words[0] = all_bits(min(LEAF, n - first))
+            words[1] = 0
+        if words[0] == 0:
+            continue
+        inside = words[1]
+        shell = words[0] & ~inside
         while shell != 0:
             bit = count_trailing_zeros(shell)
-            if square_distance(X, x0, rows, (leaves[f] * LEAF + bit) * width, width) <= h2:
+            if square_distance(X, x0, rows, (first + bit) * width, width) <= h2:
                 inside |= one << np.uint64(bit)
             shell &= shell - one
-        masks[f] = inside
-    return found
+        leaves[kept] = leaf
+        masks[kept] = inside
+        kept += 1
+    return kept
 
 
 @device
 def search_scratch(index):
-    """Arrays of `find_candidates`, once for many points: leaves, words (near and sure), sketch, axes, a row,
-    and those of the walk."""
+    """Arrays of `find_candidates`, once for many points: leaves, words, sketch, axes, a row, and those of the
+    walk."""
     n_leaves = len(index.rests)
     across = np.zeros((index.depth, index.rows.shape[1]))
     for i in range(index.columns):
@@ -280,7 +284,7 @@ def search_scratch(index):
             across[k, i] = index.axes[i, k]
     return (
         np.empty(n_leaves, np.int64),
-        np.empty((2, n_leaves), np.uint64),
+        np.empty(n_leaves, np.uint64),
         np.empty(index.sketch.shape[1]),
         across,
         np.zeros(index.rows.shape[1]),
@@ -298,7 +302,7 @@ def find_candidates(index, X, q, scratch):
     rest = sketch_point(index, X, q * X.shape[1], point, across, left)
     size = square_norm(point)
     found = find_leaves(index, point, point, size, leaves, walk)
-    return near_masks(index, point, rest, size, leaves, found, words[0], words[1], walk)
+    return near_masks(index, point, rest, size, leaves, found, words, walk)
 
 
 @device(inline=True)

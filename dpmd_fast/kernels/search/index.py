@@ -15,11 +15,13 @@ from dpmd_fast.kernels.eigen.spectra import spectra
 from dpmd_fast.kernels.jit import device, kernel, single_blas
 from dpmd_fast.kernels.linear import gram
 from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
+from dpmd_fast.kernels.vector.sketches import scaled_gap
 
 LEAF = 64
 _SKETCH_MOST = 24
 _SKETCH_ALL = 8  # up to this many columns the sketch is the whole point
-_TAIL = 0.02  # mean square, in units of h^2, that the coordinates outside the sketch may carry
+_TAIL = 0.02  # mean square, in units of h^2, that the coordinates outside the sketch may carry: for the order
+_SEARCH_TAIL = 0.1  # and in the search: best of .02 to .2 for sums at D = 20, 60, 100 (benchmarks/limits.py)
 
 
 class BallIndex(NamedTuple):
@@ -60,17 +62,19 @@ def _build_index(Y: np.ndarray, radius: float, finest: int) -> BallIndex:
     n, D = Y.shape
     sample = np.asarray(Y[:: max(1, n // 4096)], dtype=np.float64)
     center = np.median(sample, axis=0)  # not the mean: one far record must not cost the others their digits
-    axes, whole = _leading_axes(sample - center, radius)
+    axes, depth, whole = _leading_axes(sample - center, radius)
     coordinates, rests = _sketch(Y, center, axes, radius, whole)
     # the rest is one more sketch coordinate: its difference bounds the distance from below
     points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
     order, children, spans, leaf_nodes = _split(points, finest)
+    if depth < axes.shape[1]:
+        axes, rests = np.ascontiguousarray(axes[:, :depth]), _lengths(coordinates[:, depth:], rests)
+        points = np.hstack([coordinates[:, :depth], rests[:, None]])
     width = LANES * ((D + LANES) // LANES)
     rows = np.zeros((n, width))
     rows[:, :D] = Y[order]
     rows[:, D] = 1.0
     sketch, leaf_rests, low, high, sizes = _pack_leaves(points, rests, order, children)
-    depth = axes.shape[1]
     middles = np.ascontiguousarray(0.5 * (low + high)[leaf_nodes, :depth])
     single, single_half_norms, single_rests, spreads = _shift_leaves(sketch, leaf_rests, middles, n)
     return BallIndex(
@@ -123,21 +127,27 @@ def pad_queries(index: BallIndex, X: np.ndarray) -> np.ndarray:
 
 
 def _leading_axes(sample, radius):
-    """Return the principal axes that carry all but a small share of h^2, and whether they are all columns.
+    """Return principal axes for the order, how many of them the search needs, and whether they are all.
 
-    With few columns they are, unrotated.
+    They carry all but a small share of h^2. With few columns they are the columns, unrotated.
     """
     D = sample.shape[1]
     if D <= _SKETCH_ALL:
-        return np.eye(D), True
+        return np.eye(D), D, True
     lengths = np.sqrt(np.einsum("ij,ij->i", sample, sample))
     most = 10.0 * max(float(np.median(lengths)), radius)  # far records do not choose the axes
     sample = sample * np.minimum(1.0, most / np.maximum(lengths, most))[:, None] / radius
     values, vectors = spectra(gram(sample) / len(sample))
     values, vectors = values[::-1], vectors[:, ::-1]
     tail = np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
-    kept = int(np.argmax(tail <= _TAIL)) or 1
-    return np.ascontiguousarray(vectors[:, : min(kept, _SKETCH_MOST, D - 1)]), False
+    kept, needed = (int(np.argmax(tail <= most)) or 1 for most in (_TAIL, _SEARCH_TAIL))
+    kept = min(kept, _SKETCH_MOST, D - 1)
+    return np.ascontiguousarray(vectors[:, :kept]), min(needed, kept), False
+
+
+def _lengths(coordinates, rests):
+    """Return the lengths of what is outside the sketch, with these coordinates outside as well."""
+    return np.sqrt(np.einsum("ij,ij->i", coordinates, coordinates) + rests * rests)
 
 
 def _sketch(Y, center, axes, radius, whole):
@@ -162,16 +172,13 @@ def sketch_point(index, X, x0, point, across, left):
     as wide as X, `left` is scratch for one row.
     """
     D, depth = index.columns, index.depth
-    flat, center = X.reshape(-1), index.center
     scale = 1.0 / index.radius
     if depth == D:
-        for i in range(D):
-            point[i] = scale * (flat[x0 + i] - center[i])
+        scaled_gap(X, x0, index.center, scale, point, D)
         return 0.0
     width = len(left)
-    left[:] = 0.0  # also the padding: a record that is not finite must leave nothing to the next
-    for i in range(D):
-        left[i] = scale * (flat[x0 + i] - center[i])
+    left[D:] = 0.0  # the padding: a record that is not finite must leave nothing to the next
+    scaled_gap(X, x0, index.center, scale, left, D)
     for k in range(depth):
         point[k] = dot(across, k * width, left, 0, width)
     for k in range(depth):
@@ -318,11 +325,13 @@ def shift_leaf(sketch, lengths, here, middle, single, half_norms, rests):
     """Shift the sketch of a leaf to `middle`, in single precision; return its largest squared norm."""
     norms = np.zeros(LEAF)
     for k in range(len(single)):
+        center = middle[k]
         for j in range(LEAF):
-            # the padding of the last leaf must stay small: its products may not overflow
-            value = np.float32(sketch[k, j] - middle[k] if j < here else 0.0)
+            value = np.float32(sketch[k, j] - center)
             single[k, j] = value
             norms[j] += np.float64(value) * np.float64(value)
+        for j in range(here, LEAF):  # the padding must stay small: its products may not overflow
+            single[k, j] = np.float32(0.0)
     largest = 0.0
     for j in range(LEAF):
         rest = lengths[j]

@@ -81,17 +81,18 @@ class ExactSums(ABC):
 
     def total(self) -> NDArray[np.int64]:
         """Return the sums (K, F, F) in the order of the locations, symmetric."""
-        return symmetric_integers(self._flush(), self._order(), self._features, self._n_threads)
+        return symmetric_integers(
+            self._recent, self._order(), self._features, self._n_threads, before=self._totals
+        )
 
-    def _flush(self) -> NDArray[np.int64]:
-        """Move the recent sums to 64-bit integers; return the totals."""
+    def _flush(self) -> None:
+        """Move the recent sums to 64-bit integers."""
         if self._totals is None:
             self._totals = self._recent.astype(np.int64)
         else:
             self._totals += self._recent.astype(np.int64)
         self._recent[:] = 0.0
         self._recent_rows = 0
-        return self._totals
 
 
 @contextmanager
@@ -223,25 +224,34 @@ class MixtureSums(ExactSums):
 
 
 def symmetric_integers(
-    sums: np.ndarray, order: np.ndarray, features: int, n_threads: int | None = None
+    recent: np.ndarray,
+    order: np.ndarray,
+    features: int,
+    n_threads: int | None = None,
+    *,
+    before: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return integer sums (K, width, width), of which the upper blocks are filled in, as whole matrices.
+    """Return sums (K, width, width), of which the upper blocks are filled in, as whole integer matrices.
 
+    `recent` holds integers below 2^53 in float64; `before` holds 64-bit integers that are added to them.
     Location a goes to the place order[a].
     """
-    out = np.empty((len(sums), features, features), np.int64)
+    earlier = np.empty((0, 0, 0), np.int64) if before is None else before
+    out = np.empty((len(recent), features, features), np.int64)
     with threads(n_threads):
-        _symmetric(sums, order, out)
+        _symmetric(recent, earlier, order, out)
     return out
 
 
 @kernel(parallel=True)
-def _symmetric(sums, order, out):
+def _symmetric(recent, before, order, out):
     F = out.shape[1]
-    for a in prange(len(sums)):
+    for a in prange(len(recent)):
         place = order[a]
         for j in range(F):
             for k in range(j, F):
-                value = sums[a, j, k]
+                value = np.int64(recent[a, j, k])
+                if len(before) > 0:
+                    value += before[a, j, k]
                 out[place, j, k] = value
                 out[place, k, j] = value

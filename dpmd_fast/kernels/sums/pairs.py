@@ -12,6 +12,7 @@ import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange
 from dpmd_fast.kernels.scratch import sparse_memory
+from dpmd_fast.kernels.vector.fours import count_places, spread_pairs
 
 CHUNK = 32  # records that one call of the inner functions takes
 PANEL = 44  # vectors multiplied in one go: a panel of 60 columns stays in the first-level cache
@@ -55,9 +56,9 @@ def pairs_for_block(locations: int, coordinates: int = 0) -> Pairs:
         scales=sparse_memory((pairs,)),
         counts=np.empty(rows, np.int64),
         along=sparse_memory((pairs, coordinates)),
-        records=sparse_memory((pairs,), np.int32),
-        sorted_scales=sparse_memory((pairs,)),
-        sorted_along=sparse_memory((pairs, coordinates)),
+        records=np.empty(pairs, np.int32),  # in large pages: filled from the start, and written in all places
+        sorted_scales=np.empty(pairs),
+        sorted_along=np.empty((pairs, coordinates)),
     )
 
 
@@ -84,9 +85,9 @@ def _count_rows(first, last, places, counts, totals):
     for q in range(first, last):
         if q % CHUNK == 0:
             at = q * len(totals)
-        for _ in range(counts[q]):
-            totals[places[at]] += 1
-            at += 1
+        end = at + max(counts[q], 0)
+        count_places(places, at, end, totals)
+        at = end
 
 
 @device
@@ -95,14 +96,14 @@ def _sort_rows(first, last, places, scales, counts, along, slots, records, sorte
     for q in range(first, last):
         if q % CHUNK == 0:
             at = q * len(slots)
-        for _ in range(counts[q]):
-            slot = slots[places[at]]
-            slots[places[at]] = slot + 1
-            records[slot] = q
-            sorted_scales[slot] = scales[at]
-            for e in range(along.shape[1]):
-                sorted_along[slot, e] = along[at, e]
-            at += 1
+        end = at + max(counts[q], 0)
+        if along.shape[1] > 0:
+            for pair in range(at, end):
+                slot = slots[places[pair]]  # `spread_pairs` moves on: a location is there once for a record
+                for e in range(along.shape[1]):
+                    sorted_along[slot, e] = along[pair, e]
+        spread_pairs(q, places, scales, at, end, slots, records, sorted_scales)
+        at = end
 
 
 @kernel(parallel=True)

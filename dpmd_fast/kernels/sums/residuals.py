@@ -129,7 +129,7 @@ def _find_charts(index, centers, frames, normal, X, R, q, c, scratch):
     square = 0.0
     one = np.uint64(1)
     for f in range(find_candidates(index, X, q, search)):
-        word = words[0, f]
+        word = words[f]
         while word != 0:
             first = LANES * (count_trailing_zeros(word) // LANES)
             bits = (word >> np.uint64(first)) & np.uint64(15)

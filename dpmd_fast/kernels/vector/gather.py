@@ -91,7 +91,8 @@ def _fetch_ahead(typingctx, rows, places, start, stop, length):
         pr = pointer_to(context, builder, signature.args[0], rows, integer(0))
         pp = pointer_to(context, builder, signature.args[1], places, integer(0))
         with cgutils.for_range_slice(builder, start, stop, integer(1), intp=I64) as (i, _):
-            row = builder.sext(builder.load(builder.gep(pp, [i])), I64)
+            row = builder.load(builder.gep(pp, [i]))
+            row = row if row.type == I64 else builder.sext(row, I64)
             source = builder.gep(pr, [builder.mul(row, length)])
             with cgutils.for_range_slice(builder, integer(0), length, integer(_LINE), intp=I64) as (k, _):
                 prefetch(builder, builder.gep(source, [k]))

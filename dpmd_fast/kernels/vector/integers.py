@@ -31,7 +31,7 @@ from dpmd_fast.kernels.vector.panels import panel_cell
 from dpmd_fast.kernels.width import WIDTH
 
 
-def _truncate(builder, value):
+def truncate(builder, value):
     toward_zero = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(value.type, [value.type]), f"llvm.trunc.v{value.type.count}f64"
     )
@@ -40,7 +40,7 @@ def _truncate(builder, value):
 
 def _truncated_difference(builder, px, pa, scale, k, vector):
     x, a = (load(builder, builder.gep(start, [k]), vector) for start in (px, pa))
-    return _truncate(builder, builder.fmul(splat(builder, scale, vector), builder.fsub(x, a)))
+    return truncate(builder, builder.fmul(splat(builder, scale, vector), builder.fsub(x, a)))
 
 
 @intrinsic
@@ -106,12 +106,12 @@ def _truncate_in_place(typingctx, X, x0, scale, count):
         X, x0, scale, count = args
         px = pointer_to(context, builder, signature.args[0], X, x0)
 
-        def truncate(k, vector):
+        def shorten(k, vector):
             place = builder.gep(px, [k])
             value = builder.fmul(splat(builder, scale, vector), load(builder, place, vector))
-            store(builder, _truncate(builder, value), place)
+            store(builder, truncate(builder, value), place)
 
-        each_vector(builder, count, truncate)
+        each_vector(builder, count, shorten)
         return context.get_dummy_value()
 
     return sig, codegen

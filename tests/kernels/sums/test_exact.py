@@ -114,12 +114,12 @@ def test_moving_on_to_integers(monkeypatch):
         flushed.clear()
         monkeypatch.setattr(dpmd_fast.kernels.sums.exact, "EXACT", rows * setting.bound + 1)
         np.testing.assert_array_equal(setting.total(Y[:500], Y[500:503], Y[503:]), ref)
-        if rows == 1000:  # all fit: nothing has to move on before the end
-            assert flushed == [1000]
+        if rows == 1000:  # all fit: nothing has to move on
+            assert flushed == []
             continue
         assert max(flushed) <= rows
-        assert sum(flushed) == 1000
-        assert len(flushed) >= 1000 // rows
+        assert 1000 - rows <= sum(flushed) < 1000  # the last records stay where they are
+        assert len(flushed) >= 1000 // rows - 1
 
 
 def test_more_records_than_64_bits_hold_are_refused():

@@ -178,6 +178,7 @@ def _compile_in_children(groups: Sequence[tuple[str, ...]], report: Callable[[],
                 continue
             if name is None:
                 children.discard(child)
+                child.kill()  # it has ended, or will say nothing more; waiting for it counts its time
             elif name:
                 kernel, _, spent = name.partition(" ")
                 seconds[kernel] = float(spent)

@@ -303,6 +303,7 @@ def test_the_first_transform_has_others_compile_what_it_needs_and_no_more(tmp_pa
     own, kernels = run(COLD, path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert own == 0
     assert kernels == sorted(name for group in signatures.groups_of("transform") for name in group)
+    assert len(kernels) == 4  # of the index and of narrow charts
 
 
 def test_without_the_compiler_there_is_nothing_to_do():

@@ -65,7 +65,6 @@ _GROUPS: dict[str, dict[str, str]] = {
     "index": {
         "search.index._split": "f2 i",
         "search.index._pack_leaves": "f2 f1 i1 i2",
-        "search.index._shift_leaves": "f3 f2 f2 i",
     },
     "spectra": {
         "eigen.spectra._spectra": "f3 f2 f3 b1",
@@ -75,6 +74,9 @@ _GROUPS: dict[str, dict[str, str]] = {
     },
     "charts": {
         "charts._move": "SIZES SKETCH BOXES f3 f2 f4 f3 f4 f f i f2 b1 b1",
+    },
+    "leaves": {
+        "search.index._shift_leaves": "f3 f2 f2 i",
     },
     "features": {
         "sums.features._add": "f2 i CLIP f3 b1",
@@ -105,16 +107,17 @@ _FAMILIES = {
     "search": ("tangents", "descent", "residuals", "moments", "projectors", "scatter", "balls"),
     "charts": ("wide charts", "charts"),
 }
-_MOMENTS = ("moments", "index", "spectra", "exact noise", "pairs", "integers")
-_PAPER = ("tangents", "scatter", "projectors", "eigen", "spectra", "index", "normal noise")
+_INDEX = ("index", "leaves")  # apart: two processes compile what a first transform needs in the same time
+_MOMENTS = ("moments", *_INDEX, "spectra", "exact noise", "pairs", "integers")
+_PAPER = ("tangents", "scatter", "projectors", "eigen", "spectra", *_INDEX, "normal noise")
 #: Groups of kernels that a route may run; the first line of each is what a release runs before or after its
 #: debit, the others are methods without privacy.
 ROUTES: dict[str, tuple[str, ...]] = {
     "noise": ("exact noise", "logarithms"),
     "moments": _MOMENTS,
     "prediction": ("charts", "logarithms", *_MOMENTS),
-    "transform": ("charts", "index"),
-    "wide transform": ("wide charts", "index", "spectra"),
+    "transform": ("charts", *_INDEX),
+    "wide transform": ("wide charts", *_INDEX, "spectra"),
     "many columns": ("wide charts",),
     "logarithms": ("logarithms",),
     "coordinates": ("subspace",),
@@ -122,10 +125,10 @@ ROUTES: dict[str, tuple[str, ...]] = {
     "subspace": ("features", "subspace", "spectra"),
     "mixture": ("mixtures", "spectra", "logarithms", "exact noise", "integers"),
     "posterior": ("posterior", "logarithms"),
-    "projector": ("scatter", "eigen", "spectra", "index", "normal noise"),
+    "projector": ("scatter", "eigen", "spectra", *_INDEX, "normal noise"),
     "paper": _PAPER,
-    "descent": ("descent", "tangents", "scatter", "eigen", "spectra", "index"),
-    "search": ("balls", "index", "spectra"),
+    "descent": ("descent", "tangents", "scatter", "eigen", "spectra", *_INDEX),
+    "search": ("balls", *_INDEX, "spectra"),
 }
 
 

@@ -14,9 +14,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: demo test test-all test-seeds lint docs figures coverage compare bench bench-full scaling limits audit fuzz serve-bench clean
 
+# Python compiles the modules that it imports, the first time: pip would compile all of them, for half of its time
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --no-compile --editable .
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed pyproject.toml

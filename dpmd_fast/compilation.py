@@ -27,13 +27,16 @@ from dpmd_fast.errors import UserValueError
 Progress = Callable[[int, int], None]
 #: What `warmup` compiles for a purpose: routes of `kernels/signatures.py`.
 PURPOSES: dict[str, tuple[str, ...]] = {
-    "transform": ("transform", "many columns", "coordinates", "posterior"),
+    "transform": ("transform", "wide transform", "coordinates", "posterior"),
     "atlas": ("atlas", "subspace", "transform", "many columns"),
     "mixture": ("mixture", "posterior"),
     "paper": ("paper", "projector", "moments", "descent"),
     "all": (),
 }
 _MOST_PROCESSES = 8  # each takes 200 MB, and the longest group of kernels takes as long as all others
+# Up to so many processes compile kernels with the same helpers one after the other: the first atlas takes 4 s
+# of 27 less processor time (benchmarks/cold_start.py). More of them finish earlier if they do not wait.
+_FEW_PROCESSES = 3
 _LOOK = 0.1  # seconds between looks at the clock, while processes compile
 # The child sees the modules that its parent sees. It knows the names of kernels only.
 _CHILD = "import sys; sys.path[:] = {path!r}; from dpmd_fast.compilation import _serve; _serve()"
@@ -159,11 +162,11 @@ def _compile_in_children(groups: Sequence[tuple[str, ...]], report: Callable[[],
 
     A process that cannot be started, or dies, leaves its kernels to the caller.
     """
-    left = list(groups)
+    left = _Work(groups, few=processes() <= _FEW_PROCESSES)
     told: SimpleQueue[tuple[_Child, str | None]] = SimpleQueue()
     children: set[_Child] = set()
     try:
-        for _ in range(min(processes(), len(left))):
+        for _ in range(min(processes(), len(groups))):
             child = _Child(told)
             children.add(child)
             if not child.take(left):
@@ -175,6 +178,7 @@ def _compile_in_children(groups: Sequence[tuple[str, ...]], report: Callable[[],
                 continue
             if name is None:
                 children.discard(child)
+                child.kill()  # it has ended, or will say nothing more; waiting for it counts its time
             elif name:
                 kernel, _, spent = name.partition(" ")
                 seconds[kernel] = float(spent)
@@ -186,11 +190,45 @@ def _compile_in_children(groups: Sequence[tuple[str, ...]], report: Callable[[],
             child.kill()
 
 
+class _Work:
+    """Groups of kernels that nobody has started on, the longest first."""
+
+    def __init__(self, groups: Sequence[tuple[str, ...]], *, few: bool) -> None:
+        self._left, self._few = list(groups), few
+        self._started: set[str] = set()  # families
+
+    def next_for(self, families: set[str]) -> tuple[str, ...] | None:
+        """Return the group that a process should take which has compiled kernels of these families.
+
+        If processes are few it is one of the same family, or of one that nobody has started on, if there are
+        such.
+        """
+        from dpmd_fast.kernels.signatures import family_of
+
+        first = self._left[0] if self._left else None
+        if not self._few:
+            return first
+        known = [(group, family_of(group[0])) for group in self._left]
+        same = (group for group, family in known if family in families)
+        others = (group for group, family in known if family not in self._started)
+        return next(same, None) or next(others, first)
+
+    def start(self, group: tuple[str, ...]) -> str:
+        """Note that a process has started on a group; return its family."""
+        from dpmd_fast.kernels.signatures import family_of
+
+        self._left.remove(group)
+        family = family_of(group[0])
+        self._started.add(family)
+        return family
+
+
 class _Child:
     """A process that compiles kernels, and a thread that listens to what it says."""
 
     def __init__(self, told: SimpleQueue[tuple[_Child, str | None]]) -> None:
         self._told = told
+        self._families: set[str] = set()
         self._process: subprocess.Popen[str] | None = None
         try:
             self._process = subprocess.Popen(
@@ -210,17 +248,18 @@ class _Child:
             self._told.put((self, line.strip()))
         self._told.put((self, None))
 
-    def take(self, groups: list[tuple[str, ...]]) -> bool:
+    def take(self, work: _Work) -> bool:
         """Start on the next group; return False if there is none, or no process."""
-        if not groups or self._process is None:
+        group = work.next_for(self._families)
+        if group is None or self._process is None:
             return False
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(" ".join(groups[0]) + "\n")
+            self._process.stdin.write(" ".join(group) + "\n")
             self._process.stdin.flush()
         except OSError:
             return False
-        del groups[0]
+        self._families.add(work.start(group))
         return True
 
     def close(self) -> None:

@@ -224,18 +224,18 @@ WARM = """
 @compiled
 def test_other_processes_compile_and_this_one_loads(tmp_path):
     told, own, hits = run(WARM, NUMBA_CACHE_DIR=str(tmp_path))
-    assert told == [[done, 4] for done in range(5)]
+    assert told == [[done, 3] for done in range(4)]
     assert own == 0
-    assert hits == [1, 1, 1, 1]
-    assert run(WARM, NUMBA_CACHE_DIR=str(tmp_path)) == [[], 0, [1, 1, 1, 1]]  # nothing to say
+    assert hits == [1, 1, 1]
+    assert run(WARM, NUMBA_CACHE_DIR=str(tmp_path)) == [[], 0, [1, 1, 1]]  # nothing to say
 
 
 @compiled
 def test_without_a_cache_this_process_compiles(tmp_path):
     told, own, hits = run(WARM, NUMBA_CACHE_DIR=str(tmp_path), DPMD_FAST_CACHE="0")
-    assert told == [[done, 4] for done in range(5)]
+    assert told == [[done, 3] for done in range(4)]
     assert own > 0
-    assert hits == [0, 0, 0, 0]
+    assert hits == [0, 0, 0]
     assert not any(tmp_path.rglob("*.nbi"))
 
 
@@ -245,8 +245,65 @@ def test_this_process_compiles_where_no_other_can_be_started(tmp_path):
         WARM.replace("told = []", "import sys; sys.executable = '/nowhere'; told = []"),
         NUMBA_CACHE_DIR=str(tmp_path),
     )
-    assert told[-1] == [4, 4]
+    assert told[-1] == [3, 3]
     assert own > 0
+
+
+def shared_out(groups, *, few):
+    """The groups that two processes take that are ready in turn."""
+    work, taken, families = compilation._Work(groups, few=few), ([], []), (set(), set())
+    for turn in range(len(groups)):
+        group = work.next_for(families[turn % 2])
+        families[turn % 2].add(work.start(group))
+        taken[turn % 2].append(group)
+    assert work.next_for(set()) is None
+    return taken
+
+
+def test_few_processes_compile_kernels_with_the_same_helpers_one_after_the_other():
+    groups = signatures.groups_of("atlas")
+    first, second = shared_out(groups, few=True)
+    assert sorted(first + second) == sorted(groups)
+    assert {signatures.family_of(group[0]) for group in first[:2]} == {"search"}
+    assert "search" not in {signatures.family_of(group[0]) for group in second}
+    alone = shared_out(signatures.groups_of("search", "descent"), few=True)  # nearly all of one family
+    assert min(map(len, alone)) == max(map(len, alone)) - len(alone[0] + alone[1]) % 2
+
+
+def test_many_processes_take_the_longest_group_that_is_left():
+    groups = signatures.groups_of()
+    assert shared_out(groups, few=False) == (groups[::2], groups[1::2])
+
+
+def test_families_are_of_groups():
+    assert set().union(*signatures._FAMILIES.values()) <= set(signatures._GROUPS)
+    assert signatures.family_of("sums.moments._clip_block") == signatures.family_of("search.balls._count")
+    assert signatures.family_of("noise.exact_normal.fill") == "exact noise"
+
+
+COLD = """
+    import json, sys
+    import numpy as np
+    import dpmd_fast as d
+    import numba.core.event as events
+    with events.install_recorder("numba:compile") as seen:
+        d.Atlas.load(sys.argv[1]).transform(np.zeros((3, 2)))
+    from dpmd_fast import compilation
+    print(json.dumps([len(seen.buffer), sorted(compilation.seconds)]))
+"""
+
+
+@compiled
+def test_the_first_transform_has_others_compile_what_it_needs_and_no_more(tmp_path):
+    angles = np.linspace(0.0, 6.28, 500)
+    circle = np.column_stack([np.cos(angles), np.sin(angles)])
+    path = str(tmp_path / "circle.dpmd")
+    options = {"dim": 1, "budget": Budget(50.0, 1e-3), "accept_risk": True}
+    dpmd_fast.release_atlas(circle, circle[::10] + 0.01, **options).save(path)
+    own, kernels = run(COLD, path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    assert own == 0
+    assert kernels == sorted(name for group in signatures.groups_of("transform") for name in group)
+    assert len(kernels) == 4  # of the index and of narrow charts
 
 
 def test_without_the_compiler_there_is_nothing_to_do():

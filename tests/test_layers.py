@@ -28,6 +28,7 @@ MAY_IMPORT = {
         "arguments",
         "atomic",
         "columns",
+        "compilation",
         "errors",
         "kernels",
         "models",

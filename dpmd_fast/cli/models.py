@@ -10,7 +10,6 @@ import click
 from dpmd_fast.cli.checks import kind_of
 from dpmd_fast.cli.noise import WHAT
 from dpmd_fast.cli.options import INTEGER_OR_AUTO, NUMBER_OR_AUTO, joined
-from dpmd_fast.compilation import ensure, route_of
 
 if TYPE_CHECKING:
     from dpmd_fast.models.atlas import Atlas
@@ -77,17 +76,6 @@ def load_given(
     from dpmd_fast.models.load import load_model
 
     return load_model(path_of(model_path, atlas_path), trusted=list(trusted) or None)
-
-
-def ensure_for(model: Atlas | Mixture) -> None:
-    """Make the kernels that transform with this model ready to run."""
-    from dpmd_fast.models.mixture import Mixture
-
-    if isinstance(model, Mixture):
-        ensure("posterior")
-    else:
-        columns = max(layer.centers.shape[1] for layer in model.layers)
-        ensure(*route_of("transform", columns), *([] if model.subspace is None else ["coordinates"]))
 
 
 def check_settings(model: Atlas | Mixture, noise: Any, **others: Any) -> None:

@@ -8,7 +8,7 @@ import click
 
 from dpmd_fast.cli.checks import check_outputs, kind_of
 from dpmd_fast.cli.console import answer
-from dpmd_fast.cli.models import check_settings, ensure_for, load_given, model_options, path_of
+from dpmd_fast.cli.models import check_settings, load_given, model_options, path_of
 from dpmd_fast.cli.noise import noise_of, noise_option
 from dpmd_fast.cli.options import force_option, json_option, threads_option
 from dpmd_fast.errors import UserValueError
@@ -101,7 +101,7 @@ def report_on(
         assert isinstance(model, Mixture)
         write_report(path, mixture=model, **account)
         return
-    ensure_for(model)
+    model.prepare()
     filled = isinstance(model, Mixture)
     points, _ = read_points(queries, model.column_names, most=SAMPLE, missing=filled or kept)
     if not filled and kept:

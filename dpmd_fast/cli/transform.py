@@ -9,7 +9,7 @@ import click
 
 from dpmd_fast.cli.checks import already_written, check_outputs, kind_of
 from dpmd_fast.cli.console import answer, progress
-from dpmd_fast.cli.models import check_settings, ensure_for, load_given, model_options, path_of
+from dpmd_fast.cli.models import check_settings, load_given, model_options, path_of
 from dpmd_fast.cli.noise import noise_of, noise_option
 from dpmd_fast.cli.options import force_option, json_option, report_option, status_option, threads_option
 
@@ -75,7 +75,7 @@ def transform(
         raise click.UsageError("--on-missing fill is for a mixture: must be keep or refuse with an atlas")
     from dpmd_fast.tables.files import transform_file
 
-    ensure_for(model)
+    model.prepare()
     start = time.perf_counter()
     with progress("transform") as bar:
         made = transform_file(

@@ -18,14 +18,14 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel
-from dpmd_fast.kernels.rows import FEW, each_row
+from dpmd_fast.kernels.rows import each_row
 from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits, leaf_gaps
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.planes import pack_parts
 from dpmd_fast.kernels.vector.quads import add_four_charts, pack_quads
-from dpmd_fast.kernels.wide_charts import aligned, move_wide, move_wide_few, pack_axes
+from dpmd_fast.kernels.wide_charts import aligned, move_wide, pack_axes
 
 WIDE = 8  # columns from which on charts are worked on one by one: with 10 both take as long, with 20 half
 
@@ -99,7 +99,7 @@ def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.
     """Move the rows of `X`; return whether each had a chart in reach in every pass. Others stay."""
     moved = np.array(X, dtype=np.float64, order="C")
     reached = np.empty(len(moved), np.bool_)
-    index, few = field.balls, len(moved) <= FEW
+    index = field.balls
     sizes = (len(index.rows), index.depth, index.radius, index.rounding)
     sketch = (
         index.center,
@@ -113,14 +113,13 @@ def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.
 
     charts: tuple[object, ...]
     if field.planes is None:
-        mover, charts = _move_few if few else _move, field[1:-1]
+        mover, charts = _move, field[1:-1]
     else:
-        mover = move_wide_few if few else move_wide
-        masses = field.masses.reshape(-1)
+        mover, masses = move_wide, field.masses.reshape(-1)
         charts = field.planes, field.frames.shape[1], masses, field.strength, field.passes
 
     def work(first: int, last: int) -> None:
-        mover(sizes, sketch, boxes, *charts, moved[first:last], reached[first:last])
+        mover(sizes, sketch, boxes, *charts, moved[first:last], reached[first:last], reached)
 
     each_row(work, len(moved), n_threads)
     return moved, reached
@@ -161,12 +160,15 @@ def _sketch(X, q, center, axes, scale, point):
     return rest
 
 
-@kernel
-def _move(sizes, sketch, boxes, centers, masses, frames, offsets, slopes, pull, strength, passes, X, reached):
+@kernel(rows="whole")
+def _move(
+    sizes, sketch, boxes, centers, masses, frames, offsets, slopes, pull, strength, passes, X, reached, whole
+):
     """Move the rows of X in place, one after the other.
 
     The search of `balls.py` written out: charts are few, so the box of every leaf is looked at. Helpers are
-    inline, because every array that is handed over has its references counted.
+    inline, because every array that is handed over has its references counted. `whole` is as long as the call
+    has rows, of which X may be a part.
     """
     center, axes, middles, single, half_norms, rests = sketch
     n, depth, radius, rounding = sizes
@@ -238,10 +240,3 @@ def _move(sizes, sketch, boxes, centers, masses, frames, offsets, slopes, pull, 
             for k in range(D):
                 X[q, k] = start[k]
         reached[q] = ok
-
-
-@kernel(keeps_lock=True)
-def _move_few(
-    sizes, sketch, boxes, centers, masses, frames, offsets, slopes, pull, strength, passes, X, reached
-):
-    _move(sizes, sketch, boxes, centers, masses, frames, offsets, slopes, pull, strength, passes, X, reached)

@@ -19,6 +19,8 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering, NativeParforLowering
 
+from dpmd_fast.kernels.lock import ROWS, LowerWithLock
+
 
 class _LinkedLibrary(JITCodeLibrary):
     """Code that kernels link in, without machine code of its own."""
@@ -79,6 +81,10 @@ def _start_library(state: Any) -> None:
 class _LowerKernel(NativeLowering):
     _name = "lower_kernel"
 
+    @property
+    def lowering_class(self) -> Any:
+        return LowerWithLock
+
     def run_pass(self, state: Any) -> bool:
         _start_library(state)
         return bool(super().run_pass(state))
@@ -99,7 +105,11 @@ _REPLACED = {NativeLowering: _LowerKernel, NativeParforLowering: _LowerParallelK
 class StagedCompiler(CompilerBase):
     """Numba's usual passes, for a function that Python calls: it has machine code whoever compiles it."""
 
+    rows: str | None = None  # the argument whose length decides about Python's lock; None to give it up
+
     def define_pipelines(self) -> list[Any]:
+        if self.rows is not None:
+            self.state.metadata[ROWS] = self.rows
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
         passes.passes = [(_REPLACED.get(found, found), words) for found, words in passes.passes]
         passes.finalize()

@@ -41,21 +41,24 @@ def kernel(
     function: Callable[..., Any] | None = None,
     *,
     parallel: bool = False,
-    keeps_lock: bool = False,
+    rows: str | None = None,
     in_stages: bool = False,
 ) -> Any:
     """Compile `function` in nopython mode, to be called from Python or from other kernels.
 
-    It runs without Python's lock, so that other threads go on meanwhile, unless it `keeps_lock`: for work of
-    microseconds, after which it would have to wait for the lock as long as other threads please.
+    It runs without Python's lock, so that other threads go on meanwhile. With `rows`, the name of an array
+    among its arguments, it keeps the lock if that is a few rows long (`lock.py`).
 
     It is optimised in one go (`compiler.py`), or `in_stages`, as Numba does, where that code was measured to
     be faster.
     """
     if function is None:
-        return functools.partial(kernel, parallel=parallel, keeps_lock=keeps_lock, in_stages=in_stages)
-    compiler = StagedCompiler if in_stages else KernelCompiler
-    return _compiled(function, parallel=parallel, nogil=not keeps_lock, pipeline_class=compiler)
+        return functools.partial(kernel, parallel=parallel, rows=rows, in_stages=in_stages)
+    compiler: Any = StagedCompiler if in_stages else KernelCompiler
+    if rows is not None:
+        compiler = type(compiler.__name__, (compiler,), {"rows": rows})
+    options = {"parallel": parallel, "no_cfunc_wrapper": True}  # no other kernel takes it as an argument
+    return _compiled(function, pipeline_class=compiler, **options)
 
 
 def device(function: Callable[..., Any] | None = None, *, inline: bool = False) -> Any:
@@ -75,9 +78,9 @@ def device(function: Callable[..., Any] | None = None, *, inline: bool = False) 
     return _compiled(function, cache=False, **options)
 
 
-def _compiled(function: Callable[..., Any], *, cache: bool = True, nogil: bool = True, **options: Any) -> Any:
+def _compiled(function: Callable[..., Any], *, cache: bool = True, **options: Any) -> Any:
     """Compile `function`, and cache it if that is allowed and Numba finds a folder it can write."""
-    compiler = functools.partial(_njit, nogil=nogil, error_model="numpy", **options)
+    compiler = functools.partial(_njit, nogil=True, error_model="numpy", **options)
     if cache and os.environ.get(_SWITCH, "1") != "0":
         try:
             return _keyed(compiler(cache=True)(function))

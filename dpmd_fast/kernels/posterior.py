@@ -26,7 +26,7 @@ from dpmd_fast.kernels.mixture.components import PosteriorComponents, make_compo
 from dpmd_fast.kernels.mixture.densities import complete_logs, set_shares
 from dpmd_fast.kernels.mixture.draws import bits_of_rows, draw_block
 from dpmd_fast.kernels.mixture.moments import multiply_counting, note_all, set_moments
-from dpmd_fast.kernels.rows import FEW, each_row
+from dpmd_fast.kernels.rows import each_row
 
 __all__ = ["PosteriorComponents", "draw_missing", "log_densities", "make_components", "posterior"]
 
@@ -92,10 +92,8 @@ def _run(components, Z, means, spreads, densities, n_threads, bits=_NO_BITS, com
     size = _BLOCK if _BLOCK * components.means.size <= _CACHED else _BLOCK // 2
     order = np.arange(len(Z)) if complete else _by_pattern(Z)
 
-    setter = _set_few if len(Z) <= FEW else _set_rows
-
     def work(first: int, last: int) -> None:
-        setter(components, Z, order[first:last], size, means, spreads, densities, bits)
+        _set_rows(components, Z, order[first:last], size, means, spreads, densities, bits)
 
     each_row(work, len(Z), n_threads)
 
@@ -142,12 +140,7 @@ def _posterior_block(components, Z, order, means, spreads, densities, bits):
         set_moments(components, block, shares, pairs[:count], terms, Z, order, means, spreads)
 
 
-@kernel
+@kernel(rows="Z")
 def _set_rows(components, Z, order, size, means, spreads, densities, bits):
     for first in range(0, len(order), size):
         _posterior_block(components, Z, order[first : first + size], means, spreads, densities, bits)
-
-
-@kernel(keeps_lock=True)
-def _set_few(components, Z, order, size, means, spreads, densities, bits):
-    _set_rows(components, Z, order, size, means, spreads, densities, bits)

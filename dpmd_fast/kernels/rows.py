@@ -18,9 +18,6 @@ from time import perf_counter
 
 from dpmd_fast.kernels.jit import resolve_threads
 
-# Rows for which kernels keep Python's lock. Four threads with one row at a time, their 99th percentile over
-# that of one: 1 to 3 for an atlas with the lock, 30 to 60 without (10 columns; benchmarks/latency.py).
-FEW = 16
 _FIRST = 64  # rows of which the caller takes the time before it asks for help
 _WORTH = 5e-4  # seconds of work for each thread that make up for waking it
 _LEAST = 2e-4  # seconds that a range of rows should take: the call of a kernel takes 1e-5
@@ -32,30 +29,31 @@ _CORES = os.cpu_count() or 1  # asked once: it takes 1e-5 seconds
 Work = Callable[[int, int], object]
 
 
-def each_row(work: Work, rows: int, n_threads: int | None = None) -> None:
+def each_row(work: Work, rows: int, n_threads: int | None = None, *, first: int = _FIRST) -> None:
     """Call ``work(first, last)`` for ranges that make up ``range(rows)``, in several threads if that pays.
 
-    With `n_threads` of None, threads are at most as many as there are idle cores.
+    With `n_threads` of None, threads are at most as many as there are idle cores. The caller works on the
+    `first` rows alone, to see how long a row takes.
     """
-    if n_threads == 1 or rows <= _FIRST:
+    if n_threads == 1 or rows <= first:
         work(0, rows)
         return
     start = perf_counter()
-    work(0, _FIRST)
-    each = (perf_counter() - start) / _FIRST
-    most = int(each * (rows - _FIRST) / _WORTH)
+    work(0, first)
+    each = (perf_counter() - start) / first
+    most = int(each * (rows - first) / _WORTH)
     count = min(most, resolve_threads(n_threads)) if most > 1 else 1
     if count == 1:
-        work(_FIRST, rows)
+        work(first, rows)
     else:
-        _Shared(work, rows, each, count, idle_only=n_threads is None).run()
+        _Shared(work, range(first, rows), each, count, idle_only=n_threads is None).run()
 
 
 class _Shared:
-    """Rows from `_FIRST` on that several threads take ranges of."""
+    """Rows that several threads take ranges of."""
 
-    def __init__(self, work: Work, rows: int, each: float, count: int, *, idle_only: bool) -> None:
-        self._work, self._rows, self._next = work, rows, _FIRST
+    def __init__(self, work: Work, rows: range, each: float, count: int, *, idle_only: bool) -> None:
+        self._work, self._rows, self._next = work, rows.stop, rows.start
         self._least, self._alone = max(1, int(_LEAST / each)), max(1, int(_ALONE / each))
         self._count, self._idle_only = count, idle_only
         self._lock = threading.Lock()

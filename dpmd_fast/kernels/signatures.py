@@ -22,32 +22,34 @@ _LETTERS = {
     "h": types.uint16,
     "b": types.boolean,
 }
-# Types of arguments by kernel, and kernels by what they have in common: helpers that one of a group has
-# compiled are there for the others. One process compiles one group; the longest come first.
+# Types of arguments by kernel, and kernels by what runs together. One process compiles one group; the longest
+# come first.
 _GROUPS: dict[str, dict[str, str]] = {
+    "eigen": {
+        "eigen.tridiagonal._top_subspaces": "f3 i f3 b1",
+    },
     "posterior": {
         "posterior._set_rows": "POSTERIOR f2 i1 i f2 f2 f1 u2",
-        "posterior._set_few": "POSTERIOR f2 i1 i f2 f2 f1 u2",
     },
-    "eigen": {"eigen.tridiagonal._top_subspaces": "f3 i f3 b1"},
-    "tangents": {"tangents._all_tangents": "BALLS f3 i1 b1"},
-    "descent": {"descent._descend": "BALLS f3 f2 f i f i1 i1 f1"},
+    "tangents": {
+        "tangents._all_tangents": "BALLS f3 i1 b1",
+    },
+    "descent": {
+        "descent._descend": "BALLS f3 f2 f i f i1 i1 f1",
+    },
     "residuals": {
         "sums.residuals._clip_block": "BALLS f3 f4 f f2 f2 f CLIP j1 f1 i1 f2 f1",
         "sums.residuals._accumulate": "PAIR f2 f i1 j1 f1 f2 f3 b1",
-    },
-    "wide charts": {
-        "wide_charts.move_wide": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1",
-        "wide_charts.move_wide_few": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1",
     },
     "moments": {
         "sums.moments._clip_block": "BALLS f2 f f CLIP j1 f1 i1 f1",
         "sums.moments._accumulate": "BALLS f2 f i1 j1 f1 f3 b1",
     },
-    "mixtures": {"sums.mixtures._add_block": "f1 f3 SCREEN f CLIP f2 f4 b1"},
-    "exact noise": {
-        "noise.exact_normal.fill": "u1 i1 i DIGITS",
-        "noise.exact_normal._fill_rows": "u2 i1 i i DIGITS i2",
+    "mixtures": {
+        "sums.mixtures._add_block": "f1 f3 SCREEN f CLIP f2 f4 b1",
+    },
+    "wide charts": {
+        "wide_charts.move_wide": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 b1",
     },
     "projectors": {
         "projectors._local_geometry": "BALLS f3 f2 f2 f1 f i1 f1 f2 f3",
@@ -57,52 +59,76 @@ _GROUPS: dict[str, dict[str, str]] = {
         "tangents._scatter_at": "BALLS f2 f2 f1 i f3",
         "tangents._scatter_many": "BALLS f2 f2 f1 f3",
     },
+    "exact noise": {
+        "noise.exact_normal.fill": "u1 i1 i DIGITS",
+    },
     "index": {
         "search.index._split": "f2 i",
         "search.index._pack_leaves": "f2 f1 i1 i2",
-        "search.index._shift_leaves": "f3 f2 f2 i",
+    },
+    "spectra": {
+        "eigen.spectra._spectra": "f3 f2 f3 b1",
+    },
+    "balls": {
+        "search.balls._count": "BALLS f2 f2 f1",
     },
     "charts": {
-        "charts._move": "SIZES SKETCH BOXES f3 f2 f4 f3 f4 f f i f2 b1",
-        "charts._move_few": "SIZES SKETCH BOXES f3 f2 f4 f3 f4 f f i f2 b1",
+        "charts._move": "SIZES SKETCH BOXES f3 f2 f4 f3 f4 f f i f2 b1 b1",
     },
-    "features": {"sums.features._add": "f2 i CLIP f3 b1", "sums.features._coordinates": "f2 f1 f2 f2 f2 b1"},
-    "balls": {"search.balls._count": "BALLS f2 f2 f1"},
+    "leaves": {
+        "search.index._shift_leaves": "f3 f2 f2 i",
+    },
+    "features": {
+        "sums.features._add": "f2 i CLIP f3 b1",
+        "sums.features._coordinates": "f2 f1 f2 f2 f2 b1",
+    },
+    "pairs": {
+        "sums.pairs._sort_pairs": "i j1 f1 i1 f2 j1 f1 f2 i2 i1",
+    },
     "normal noise": {
         "noise.normal.fill": "u1 f1 f1 f1",
         "noise.normal._fill_chunks": "u2 f1 f1 f1 i2",
         "noise.normal.add_symmetric": "f3 i f1 f1",
     },
-    "pairs": {"sums.pairs._sort_pairs": "i j1 f1 i1 f2 j1 f1 f2 i2 i1"},
     "subspace": {
         "sums.features._inside": "f2 f1 f2 f2 i i",
-        "sums.features._inside_few": "f2 f1 f2 f2 i i",
         "sums.features._points": "f2 f1 f2 f2 i i",
-        "sums.features._points_few": "f2 f1 f2 f2 i i",
     },
-    "integers": {"sums.exact._symmetric": "f3 i3 i1 i3"},
-    "spectra": {"eigen.spectra._spectra": "f3 f2 f3 b1"},
-    "logarithms": {"vector.elementary._logs": "f1 f1", "vector.elementary._exps": "f1 f1"},
+    "logarithms": {
+        "vector.elementary._logs": "f1 f1",
+        "vector.elementary._exps": "f1 f1",
+    },
+    "integers": {
+        "sums.exact._symmetric": "f3 i3 i1 i3",
+    },
 }
-_MOMENTS = ("moments", "index", "spectra", "exact noise", "pairs", "integers")
-_PAPER = ("tangents", "scatter", "projectors", "eigen", "spectra", "index", "normal noise")
+# Groups with the same helpers: a process that has compiled one of them compiles the next in half the time.
+_FAMILIES = {
+    "search": ("tangents", "descent", "residuals", "moments", "projectors", "scatter", "balls"),
+    "charts": ("wide charts", "charts"),
+}
+_INDEX = ("index", "leaves")  # apart: two processes compile what a first transform needs in the same time
+_MOMENTS = ("moments", *_INDEX, "spectra", "exact noise", "pairs", "integers")
+_PAPER = ("tangents", "scatter", "projectors", "eigen", "spectra", *_INDEX, "normal noise")
 #: Groups of kernels that a route may run; the first line of each is what a release runs before or after its
 #: debit, the others are methods without privacy.
 ROUTES: dict[str, tuple[str, ...]] = {
     "noise": ("exact noise", "logarithms"),
     "moments": _MOMENTS,
     "prediction": ("charts", "logarithms", *_MOMENTS),
-    "transform": ("charts", "index", "spectra", "logarithms"),
+    "transform": ("charts", *_INDEX),
+    "wide transform": ("wide charts", *_INDEX, "spectra"),
     "many columns": ("wide charts",),
+    "logarithms": ("logarithms",),
     "coordinates": ("subspace",),
     "atlas": ("residuals", "charts", "logarithms", *_MOMENTS),
     "subspace": ("features", "subspace", "spectra"),
     "mixture": ("mixtures", "spectra", "logarithms", "exact noise", "integers"),
     "posterior": ("posterior", "logarithms"),
-    "projector": ("scatter", "eigen", "spectra", "index", "normal noise"),
+    "projector": ("scatter", "eigen", "spectra", *_INDEX, "normal noise"),
     "paper": _PAPER,
-    "descent": ("descent", "tangents", "scatter", "eigen", "spectra", "index"),
-    "search": ("balls", "index", "spectra"),
+    "descent": ("descent", "tangents", "scatter", "eigen", "spectra", *_INDEX),
+    "search": ("balls", *_INDEX, "spectra"),
 }
 
 
@@ -110,6 +136,13 @@ def groups_of(*routes: str) -> list[tuple[str, ...]]:
     """Return the names of the kernels of some routes, by group; of all kernels for no route."""
     wanted = {group for route in routes for group in ROUTES[route]} if routes else set(_GROUPS)
     return [tuple(kernels) for group, kernels in _GROUPS.items() if group in wanted]
+
+
+@functools.cache
+def family_of(name: str) -> str:
+    """Return what a kernel shares its helpers with: the name of a family, or its own group's."""
+    group = next(group for group, kernels in _GROUPS.items() if name in kernels)
+    return next((family for family, groups in _FAMILIES.items() if group in groups), group)
 
 
 def dispatcher_of(name: str) -> Any:

@@ -116,12 +116,12 @@ def _store(x, moving, order, begin, here, X, reached):
                 X[row, k] = x[q, k]
 
 
-@kernel
-def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reached):
+@kernel(rows="whole")
+def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reached, whole):
     """Move the rows of X in place.
 
     `planes` are frames about centres, and slopes with offsets, both of `pack_parts`; the latter are empty if
-    points are projected.
+    points are projected. `whole` is as long as the call has rows, of which X may be a part.
     """
     frames, slopes = planes
     how = 1 if len(slopes) else 0
@@ -211,9 +211,3 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
                     counts[chart] = 0
             _step(x, moving, sums, totals, strength, here, D)
         _store(x, moving, order, begin, here, X, reached)
-
-
-@kernel(keeps_lock=True)
-def move_wide_few(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reached):
-    """Do the same for a few rows."""
-    move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reached)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.arguments import Points, checked_table, checked_threads
-from dpmd_fast.kernels.charts import Field, apply_fields
+from dpmd_fast.compilation import ensure
+from dpmd_fast.kernels.charts import WIDE, Field, apply_fields
 from dpmd_fast.models.geometry.layers import Floats, Layer, Subspace
 from dpmd_fast.privacy.guarantee import Guarantee
 from dpmd_fast.status import CLIPPED, FAILED, OUTSIDE, Codes, words_of
@@ -185,8 +186,19 @@ class Atlas:
         result, reached = apply_fields(self._fields, inside, n_threads)
         return (result if self.subspace is None else self.subspace.up(result, n_threads)), reached
 
+    def prepare(self) -> None:
+        """Compile the kernels of `transform`, or load them from the cache, as its first call does."""
+        columns = self.layers[0].centers.shape[1]  # as many in all layers
+        routes = ["wide transform" if columns >= WIDE else "transform"]
+        if self.subspace is not None:
+            routes.append("coordinates")
+        if self.preprocess is not None and any(self.preprocess.log):
+            routes.append("logarithms")
+        ensure(*routes)
+
     @cached_property
     def _fields(self) -> list[Field]:
+        self.prepare()
         # always from the arrays, so that a loaded atlas gives the same bits as the one that was saved
         return [layer.field() for layer in self.layers]
 

@@ -16,6 +16,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -288,7 +289,8 @@ def _field(message: bytes, table: int, number: int) -> int | None:
 def _arrays(table: Any) -> Arrays:
     arrays: Arrays = {}
     names, shapes, values = (column.combine_chunks() for column in table.columns)
-    if any(not 1 <= (length or 0) <= _MOST_AXES for length in shapes.value_lengths().to_pylist()):
+    ends = shapes.offsets.to_pylist()  # `value_lengths` would import all of Arrow's functions
+    if shapes.null_count or any(not 1 <= last - first <= _MOST_AXES for first, last in pairwise(ends)):
         raise UserValueError(f"its arrays must have 1 to {_MOST_AXES} axes")  # before shapes become objects
     for name, shape, row in zip(names.to_pylist(), shapes.to_pylist(), values, strict=True):
         if name is None or name in arrays:

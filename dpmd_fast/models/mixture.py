@@ -11,6 +11,7 @@ import numpy as np
 
 from dpmd_fast.arguments import Points, checked_choice, checked_integer, checked_points, checked_threads
 from dpmd_fast.columns import is_of
+from dpmd_fast.compilation import ensure
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.kernels.linear import cholesky, product
 from dpmd_fast.kernels.posterior import make_components
@@ -168,6 +169,10 @@ class Mixture:
             points[rows] = self.means[k] + product(points[rows], cholesky(self.covariances[k]).T)
         return points if self.preprocess is None else np.asarray(self.preprocess.inverse(points))
 
+    def prepare(self) -> None:
+        """Compile the kernels of `transform`, or load them from the cache, as its first call does."""
+        ensure("posterior")
+
     def cleaner(self, noise: Any, on_missing: str = "fill") -> MixtureCleaner:
         """Return the mixture made ready for one noise: what is sent to where the points are."""
         missing = checked_choice("on_missing", on_missing, ON_MISSING)
@@ -175,6 +180,7 @@ class Mixture:
         key = (deviations.tobytes(), missing)
         made = self._cleaners.get(key)
         if made is None:
+            self.prepare()
             model = with_background(Gaussians(self.weights, self.means, self.covariances))
             components = make_components(*model, deviations)
             made = MixtureCleaner(components, missing, self.column_names, self.preprocess)

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpmd_fast.compilation import ensure
 from dpmd_fast.errors import UserError, UserFileNotFoundError, UserValueError
 
 if TYPE_CHECKING:
@@ -77,12 +76,7 @@ def load(path: str, trusted: Sequence[str] = ()) -> tuple[Atlas | Mixture, str]:
         raise UserValueError(f"{path} is not a file")
     digest = _digest(path)  # before: of a file that is replaced meanwhile, the next reload sees a difference
     model = load_model(path, trusted=list(trusted) or None)
-    from dpmd_fast.models.mixture import Mixture
-
-    if isinstance(model, Mixture):
-        ensure("posterior")
-    else:
-        ensure("transform", *([] if model.subspace is None else ["coordinates"]))
+    model.prepare()
     return model, digest
 
 

@@ -43,9 +43,10 @@ def idle(monkeypatch):
 @pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 128, 1000, 12_345])
 @pytest.mark.parametrize("n_threads", [None, 1, 2, 3])
 def test_every_row_is_worked_on_once(idle, rows, n_threads):
-    work = Counted(rows)
-    each_row(work, rows, n_threads)
-    assert (work.times == 1).all()
+    for first in (64, 1):
+        work = Counted(rows)
+        each_row(work, rows, n_threads, first=first)
+        assert (work.times == 1).all()
 
 
 @several

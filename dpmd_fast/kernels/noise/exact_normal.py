@@ -33,7 +33,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import device, kernel, prange, resolve_threads, threads
+from dpmd_fast.kernels.jit import device, kernel
+from dpmd_fast.kernels.rows import each_row
 
 LARGEST_DEVIATION = 1 << 40
 CUT = -1  # instead of an outcome: the words ended
@@ -340,25 +341,13 @@ def words_for(count: int) -> int:
 def fill_rows(
     words: np.ndarray, out: np.ndarray, chunk: int, deviation: int, n_threads: int | None = None
 ) -> np.ndarray:
-    """Fill each `chunk` of `out` from a row of `words`; return samples made and words used per row.
-
-    One thread enters no parallel region: a forked child may not.
-    """
+    """Fill each `chunk` of `out` from a row of `words`; return samples made and words used per row."""
     progress = np.empty((len(words), 2), np.int64)
-    if len(words) == 1 or resolve_threads(n_threads) == 1:
-        for row in range(len(words)):
+
+    def work(first: int, last: int) -> None:
+        for row in range(first, last):
             part = out[row * chunk : (row + 1) * chunk]
             progress[row] = fill(words[row], part, deviation, tables())
-    else:
-        with threads(n_threads, chunk=1):
-            _fill_rows(words, out, chunk, deviation, tables(), progress)
+
+    each_row(work, len(words), n_threads, first=1)
     return progress
-
-
-@kernel(parallel=True, in_stages=True)
-def _fill_rows(words, out, chunk, deviation, tables, progress):
-    for row in prange(len(words)):
-        part = out[row * chunk : min((row + 1) * chunk, len(out))]
-        made, used = fill(words[row], part, deviation, tables)
-        progress[row, 0] = made
-        progress[row, 1] = used

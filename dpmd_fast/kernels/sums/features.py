@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
-from dpmd_fast.kernels.rows import FEW, each_row
+from dpmd_fast.kernels.rows import each_row
 from dpmd_fast.kernels.sums.clip import Clipping, clip
 from dpmd_fast.kernels.sums.pairs import check_done
 from dpmd_fast.kernels.vector.lanes import LANES
@@ -39,8 +39,7 @@ def inside_coordinates(
     """Return the coordinates of `subspace_coordinates`, to the last bit, without what is outside."""
     points, inside = _contiguous(Y), np.empty((len(Y), basis.shape[1]))
     center, basis = _contiguous(center), _contiguous(basis)
-    project = _inside_few if len(Y) <= FEW else _inside
-    each_row(lambda first, last: project(points, center, basis, inside, first, last), len(Y), n_threads)
+    each_row(lambda first, last: _inside(points, center, basis, inside, first, last), len(Y), n_threads)
     return inside
 
 
@@ -50,8 +49,7 @@ def subspace_points(
     """Return the points m + V x (n, D) with coordinates `X` (n, q)."""
     points, out = _contiguous(X), np.empty((len(X), len(center)))
     center, across = _contiguous(center), _contiguous(basis.T)
-    lift = _points_few if len(X) <= FEW else _points
-    each_row(lambda first, last: lift(points, center, across, out, first, last), len(X), n_threads)
+    each_row(lambda first, last: _points(points, center, across, out, first, last), len(X), n_threads)
     return out
 
 
@@ -85,15 +83,10 @@ def _project(Y, i, center, basis, inside):
             inside[i, e] += value * basis[k, e]
 
 
-@kernel
+@kernel(rows="Y")
 def _inside(Y, center, basis, inside, first, last):
     for i in range(first, last):
         _project(Y, i, center, basis, inside)
-
-
-@kernel(keeps_lock=True)
-def _inside_few(Y, center, basis, inside, first, last):
-    _inside(Y, center, basis, inside, first, last)
 
 
 @kernel(parallel=True)
@@ -110,7 +103,7 @@ def _coordinates(Y, center, basis, inside, outside, done):
         done[i] = True
 
 
-@kernel
+@kernel(rows="X")
 def _points(X, center, across, out, first, last):
     q = X.shape[1]
     D = len(center)
@@ -121,11 +114,6 @@ def _points(X, center, across, out, first, last):
             value = X[i, e]
             for k in range(D):
                 out[i, k] += value * across[e, k]
-
-
-@kernel(keeps_lock=True)
-def _points_few(X, center, across, out, first, last):
-    _points(X, center, across, out, first, last)
 
 
 @device(inline=True)

@@ -38,6 +38,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "dpmd_fast"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_show_sourcelink = False
 html_copy_source = False
 # pages without subpages need no navigation beside them

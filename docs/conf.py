@@ -10,6 +10,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import command_line_page  # noqa: E402
 import gallery_pages  # noqa: E402
+from docutils import nodes  # noqa: E402
 
 import dpmd_fast  # noqa: E402
 
@@ -29,6 +30,7 @@ myst_heading_anchors = 3
 default_role = "py:obj"
 autosummary_generate = True
 templates_path = ["_templates"]
+highlight_language = "text"  # of blocks that name none: diagrams
 autodoc_typehints = "none"  # the docstrings say it
 numpydoc_show_class_members = False  # the template lists them
 
@@ -36,10 +38,11 @@ html_theme = "pydata_sphinx_theme"
 html_title = "dpmd_fast"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_show_sourcelink = False
 html_copy_source = False
 # pages without subpages need no navigation beside them
-html_sidebars = {name: [] for name in ("start", "will-it-help", "glossary", "CHANGELOG", "CONTRIBUTING")}
+html_sidebars = {name: [] for name in ("start", "glossary", "CHANGELOG", "CONTRIBUTING")}
 html_theme_options = {
     "navbar_align": "left",
     "github_url": "https://github.com/dpmd-fast/dpmd-fast",
@@ -51,6 +54,15 @@ html_theme_options = {
 }
 
 
+def without_blank_ends(app, doctree):
+    """Cut the blank line that ends a doctest in Markdown, which the site would show as an empty line."""
+    for block in doctree.findall(nodes.literal_block):
+        if all(isinstance(part, nodes.Text) for part in block):  # not where a part is a link
+            block.rawsource = block.astext().rstrip("\n")
+            block[:] = [nodes.Text(block.rawsource)]
+
+
 def setup(app):
+    app.connect("doctree-read", without_blank_ends)
     app.connect("builder-inited", lambda app: gallery_pages.write(HERE))
     app.connect("builder-inited", lambda app: command_line_page.write(HERE))

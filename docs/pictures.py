@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpmd_fast import Atlas, Budget, ManifoldDenoiser, paper_bandwidth, release_atlas
+from dpmd_fast.errors import UserError
 from dpmd_fast.lab.datasets import Simulation, make_shape, simulate
 from dpmd_fast.privacy.guarantee import LargeDeltaWarning
 
@@ -39,7 +40,7 @@ def charts_on_a_torus(atlas: Atlas, sample: Simulation, folder: Path) -> None:
     """Discs in the tangent planes, coloured by mass; the queries before and after."""
     from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
-    figure = Figure(figsize=(10.5, 4.2), layout="constrained")
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
     left, right = (figure.add_subplot(1, 2, k, projection="3d") for k in (1, 2))
     turn = np.linspace(0.0, 2.0 * np.pi, 25)
     ring = 0.13 * np.stack([np.cos(turn), np.sin(turn)])
@@ -75,7 +76,7 @@ def cancelling_bias(folder: Path) -> None:
         t = np.maximum(1.0 - ((circle - x) ** 2).sum(axis=1) / h**2, 0.0) ** 2
         return t @ circle / t.sum()
 
-    figure = Figure(figsize=(10.5, 4.2), layout="constrained")
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.plot(*circle.T, color=GREY, linewidth=1.5, label="manifold")
     for a in np.pi / 2 + np.linspace(-0.5, 0.5, 5):
@@ -114,7 +115,7 @@ def residual_rounds(atlases: dict[float, Atlas], sample: Simulation, folder: Pat
     shape = make_shape("torus")
     model = ManifoldDenoiser(paper_bandwidth(30_000, 2, 0.05), 2).fit(sample.references)
     plain = np.sort(shape.distance(model.transform(sample.queries)))
-    figure = Figure(figsize=(10.5, 3.9), layout="constrained")
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     for axis, (delta, atlas) in zip(figure.subplots(1, 2, sharey=True), atlases.items(), strict=True):
         height = np.linspace(0.0, 1.0, len(sample.queries))
         axis.plot(plain, height, color=GREY, linestyle="--", label="Nonprivate-MD, paper's h")
@@ -129,28 +130,33 @@ def residual_rounds(atlases: dict[float, Atlas], sample: Simulation, folder: Pat
     save(figure, folder, "rounds")
 
 
-def noise_and_signal(sample: Simulation, folder: Path) -> None:
-    """Error of the map against the signal of round 1, over budgets."""
+def error_by_budget(sample: Simulation, folder: Path) -> None:
+    """Error of the map against epsilon; budgets that are refused before the spend have no point."""
     shape = make_shape("torus")
-    signals, errors = [], []
-    for epsilon in (0.06, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0):
+    found = {}
+    for epsilon in (0.125, 0.25, 0.5, 1.0, 2.0, 4.0):
         try:
             atlas = release_atlas(sample.references, sample.queries, dim=2, budget=Budget(epsilon, 1e-6))
-        except RuntimeError:  # no chart stands out of the noise
+        except UserError as error:
+            if "Nothing was spent" not in str(error):
+                raise
             continue
-        signals.append(atlas.signal_to_noise[0])
-        errors.append([epsilon, shape.distance(atlas.transform(sample.queries)).mean()])
-    figure = Figure(figsize=(6.4, 3.9), layout="constrained")
+        found[epsilon] = shape.distance(atlas.transform(sample.queries)).mean()
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axis = figure.subplots()
-    axis.axhline(shape.distance(sample.queries).mean(), color=GREY, linestyle="--", linewidth=1)
-    axis.text(signals[-1], 0.075, "raw queries", color=INK, fontsize=9, ha="right", va="top")
-    axis.plot(signals, [error for _, error in errors], "o-", color=GREEN, markersize=4)
-    for signal, (epsilon, error) in zip(signals, errors, strict=True):
-        axis.annotate(f"eps {epsilon:g}", (signal, error), (6, 5), textcoords="offset points", fontsize=8)
+    raw = shape.distance(sample.queries).mean()
+    axis.axhline(raw, color=GREY, linestyle="--", linewidth=1)
+    axis.text(4.0, 0.93 * raw, "raw queries", color=INK, fontsize=9, ha="right", va="top")
+    axis.plot(list(found), list(found.values()), "o-", color=GREEN, markersize=4)
     axis.set(xscale="log", yscale="log")
+    axis.set_xticks(list(found), [f"{epsilon:g}" for epsilon in found])
+    axis.set_xticks([], minor=True)
+    heights = [0.005, 0.01, 0.02, 0.05, 0.1]
+    axis.set_yticks(heights, [f"{height:g}" for height in heights])
+    axis.set_yticks([], minor=True)
     axis.set_title("torus, 30,000 records, delta = 1e-6", color=INK, fontsize=11)
-    tidy(axis, "median signal S/s of a chart in round 1", "mean distance to the torus")
-    save(figure, folder, "signal")
+    tidy(axis, "epsilon", "mean distance to the torus")
+    save(figure, folder, "epsilon")
 
 
 def main(folder: Path = FOLDER) -> None:
@@ -164,7 +170,7 @@ def main(folder: Path = FOLDER) -> None:
     charts_on_a_torus(atlases[0.1], sample, folder)
     cancelling_bias(folder)
     residual_rounds(atlases, sample, folder)
-    noise_and_signal(sample, folder)
+    error_by_budget(sample, folder)
 
 
 if __name__ == "__main__":

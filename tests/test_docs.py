@@ -26,6 +26,17 @@ SCRIPTS = ("nightly-job", "missing-values", "two-institutions", "dask", "spark")
 # pages about a package that need not be installed; `make test` installs all of them
 OPTIONAL = {"anndata": "anndata", "duckdb": "duckdb", "engines": "dask", "polars": "polars"}
 RECIPES = "docs/howto/serving.md"  # run by tests/serve/test_recipes.py
+# commands that no test runs as they stand, and what is tested in their place
+NOT_RUN = {
+    "README.md": "make demo and make test: the demo is tested in tests/lab, and this is the other",
+    "CONTRIBUTING.md": "targets of the Makefile, and tests/golden.py, which tests/test_targets.py runs",
+    "docs/howto/containers.md": "need docker and the network",
+    "docs/howto/serving.md": "a server that runs until it is stopped: tests/serve",
+    "docs/privacy/ledger.md": "fit with an ellipsis: tests/cli",
+    "docs/privacy/signing.md": "fit with an ellipsis: howto/two-institutions.md has the whole commands",
+    "docs/paper/experiments.md": "take minutes: tests/lab runs their quick form",
+    "docs/paper/real-data.md": "need data sets: tests/lab runs their quick form on made-up files",
+}
 FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.M | re.S)
 
 
@@ -126,6 +137,18 @@ def test_every_python_block_is_run_by_something(name):
             assert body.startswith(">>> ") or is_script or name == RECIPES, body
         else:
             assert not re.search(r"^(?:>>> |import |from \w+ import )", body, re.M), body
+
+
+COMMAND = re.compile(r"^(?:\$ )?(?:dpmd-fast|make|python|pip|docker|git|RUN) ", re.M)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_block_of_commands_is_run_or_says_why_not(name):
+    """By tests/test_tutorial.py; of the first page the part that follows `make demo`."""
+    has_commands = any(kind != "python" and COMMAND.search(body) for kind, body in fences(name))
+    is_run = Path(name).stem in SCRIPTS or name == "docs/start.md"
+    assert not (is_run and name in NOT_RUN)
+    assert has_commands == (is_run or name in NOT_RUN)
 
 
 def command_lines(name):

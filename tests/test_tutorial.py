@@ -1,4 +1,4 @@
-"""The tutorials of docs/howto do what they say: commands run as written, and print what is printed there."""
+"""Tutorials of the docs do what they say: commands run as written, and print what is printed there."""
 
 import doctest
 import os
@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-DOCS = Path(__file__).resolve().parents[1] / "docs" / "howto"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 _CHECKER = doctest.OutputChecker()
 
@@ -62,11 +63,11 @@ class Shell:
 @pytest.mark.parametrize(
     ("page", "least"),
     [
-        pytest.param("nightly-job.md", 16, marks=pytest.mark.slow),
-        pytest.param("missing-values.md", 8, marks=pytest.mark.slow),
-        ("two-institutions.md", 12),
-        pytest.param("dask.md", 6, marks=pytest.mark.slow),
-        pytest.param("spark.md", 7, marks=pytest.mark.slow),
+        pytest.param("howto/nightly-job.md", 16, marks=pytest.mark.slow),
+        pytest.param("howto/missing-values.md", 8, marks=pytest.mark.slow),
+        ("howto/two-institutions.md", 12),
+        pytest.param("howto/dask.md", 6, marks=pytest.mark.slow),
+        pytest.param("howto/spark.md", 7, marks=pytest.mark.slow),
     ],
 )
 def test_the_tutorial_runs_as_written(page, least, tmp_path):
@@ -90,3 +91,31 @@ def test_the_tutorial_runs_as_written(page, least, tmp_path):
     finally:
         shell.close()
     assert run >= least
+
+
+def test_the_commands_of_the_first_page_run_on_the_tables_of_its_examples(tmp_path):
+    """The page makes its people in Python; here they are written to the files that its commands name."""
+    page = (DOCS / "start.md").read_text("utf-8")
+    made = {}
+    for example in doctest.DocTestParser().get_examples(page):
+        if "release_mixture(" in example.source:
+            break
+        exec(compile(example.source, "start.md", "exec"), made)
+    made["queries"].to_parquet(tmp_path / "queries.parquet")
+    made["people"](50_000).to_parquet(tmp_path / "records.parquet")
+    (section,) = re.findall(r"^## The same on the command line$.*?^```sh\n(.*?)^```$", page, re.M | re.S)
+    lines = re.sub(r"\\\n *", "", section).splitlines()
+    assert len(lines) == 5
+    shell = Shell(tmp_path)
+    try:
+        for line in lines:
+            printed, code = shell.run(line)
+            assert code == 0, (line, printed)
+            if " plan " in line:
+                assert re.search(r"^verdict +helps$", printed, re.M), printed
+    finally:
+        shell.close()
+    clean = pq.read_table(tmp_path / "clean.parquet")
+    assert set(clean.column_names) == {name + end for name in made["names"] for end in ("", "_sd")}
+    assert all(column.null_count == 0 for column in clean.columns)
+    assert "<html" in (tmp_path / "model.html").read_text("utf-8")

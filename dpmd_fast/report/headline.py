@@ -42,8 +42,8 @@ _PREDICTED = {NO_GAIN: "No gain was predicted", HARM_LIKELY: "Harm was predicted
 _UNKNOWN = "Whether it helps is not known"
 _DOUBTFUL = "Do not rely on it: too few records"
 _MOSTLY_NOISE = (
-    "It was released although too few records were predicted. Such a mixture is mostly noise, and so is what "
-    "it says of its own errors, here and in its error bars."
+    "It was released although the check before the spend found too few records. Such a mixture is mostly "
+    "noise, and so is what it says of its own errors, here and in its error bars."
 )
 _NOT_GIVEN = "The noise of the queries was not given, so how much of it is left cannot be told."
 _MADS = (

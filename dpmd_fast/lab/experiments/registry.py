@@ -53,6 +53,10 @@ EXPERIMENTS: dict[str, Entry] = {
         "the same on blood markers with noise and missing values (needs --data)",
         "dpmd_fast.lab.experiments.mixture_nhanes:MIXTURE_NHANES.run",
     ),
+    "epsilon": Entry(
+        "mixtures against epsilon and the number of records, with verdicts (real data with --data)",
+        "dpmd_fast.lab.experiments.epsilon_costs:EPSILON_COSTS.run",
+    ),
     "known-truth": Entry(
         "all methods on real data with noise of known size (needs --data)",
         "dpmd_fast.lab.experiments.known_truth:KNOWN_TRUTH.run",

@@ -1,5 +1,6 @@
 """Every asv benchmark runs once at a tiny size, and what the scripts write is right."""
 
+import ast
 import importlib
 import inspect
 import itertools
@@ -293,3 +294,22 @@ def test_results_are_named_by_the_kind_of_processor(name, features, kind):
     markdown = importlib.import_module("benchmarks.markdown")
     assert markdown.kind_of_processor(name, features) == kind
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", markdown.kind_of_processor())
+
+
+def test_two_states_of_the_code_are_compared():
+    from benchmarks import before_after
+
+    turns = [{"sums, s": 2.0, "one row, us": 9.0}, {"sums, s": 1.0, "one row, us": 5.0}]
+    turns.append({"sums, s": 3.0, "one row, us": 6.0})
+    assert before_after.best(turns) == {"sums, s": 1.0, "one row, us": 6.0}
+    found = before_after.compared({"before": {"sums, s": 4.0}, "after": {"sums, s": 0.5}})
+    assert found.splitlines()[-1] == "| sums, s | 4 | 0.5 | 8.00 |"
+    assert before_after.environment(Path("/other"))["PYTHONPATH"] == "/other"
+
+
+def test_stages_are_measured_by_public_names_alone():
+    """So that any state of the code can be measured."""
+    tree = ast.parse((ROOT / "benchmarks/before_after_stages.py").read_text())
+    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    names |= {one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names}
+    assert {name for name in names if name.startswith(("dpmd_fast", "benchmarks"))} == {"dpmd_fast"}

@@ -147,8 +147,9 @@ def test_torus_distance_against_brute_force():
     rho = 2 + np.cos(v)
     grid = np.column_stack([(rho * np.cos(u)).ravel(), (rho * np.sin(u)).ravel(), np.sin(v).ravel()])
     points = np.random.default_rng(11).uniform(-3.5, 3.5, (40, 3))
-    distance = mf.torus().distance(points)
-    assert distance.min() > 0.02  # farther than the grid step, so the grid error is of second order
+    far = mf.torus().distance(points) > 0.02  # than the grid step, so the grid error is of second order
+    assert far.sum() > 30  # 1 % of the points are nearer
+    points, distance = points[far], mf.torus().distance(points[far])
     np.testing.assert_allclose(distance, brute_force(points, grid), atol=3e-3)
     known = [[0, 0, 0], [2, 0, 0], [0, 4, 0], [0, 0, 3], [0, 2, -1.25]]
     np.testing.assert_allclose(mf.torus().distance(known), [1, 1, 1, math.sqrt(13) - 1, 0.25])

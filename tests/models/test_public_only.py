@@ -57,7 +57,7 @@ def test_the_error_of_the_filter_is_that_against_the_truth(m):
         truth = people(4000, seed + 100)
         cleaned = (noisy(truth, noise, seed + 200) - mean) @ gain.T + mean
         expected.append(((cleaned - truth) ** 2).mean())
-    # The ratio of six such means at 60 points has standard error 6 % (from 150 seeds), of twelve 4.4 %,
+    # The ratio of six such means of 60 points has a standard error of 6 % (150 seeds), of twelve 4.4 %,
     # with 400 points 1.7 %. Six of them and more: less than once in 10^6 runs.
     assert np.mean(found) == pytest.approx(np.mean(expected), rel=0.12 if m == 400 else 0.3)
 

@@ -37,7 +37,7 @@ from dpmd_fast.kernels.vector.integers import pack_truncated
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.tiles import add_gram
 
-_AHEAD = 8  # pairs whose records are fetched ahead of time: 4 and 12 take as long, none a tenth longer
+_AHEAD = 8  # pairs whose records are fetched ahead of time: 4 and 12 take as long
 
 
 def record_norms(

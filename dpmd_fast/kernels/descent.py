@@ -51,7 +51,7 @@ def _neighbors(index, x):
     scratch = search_scratch(index)
     point = scratch[2]
     length = sketch_point(index, x, 0, point, scratch[3], scratch[4])
-    leaves, masks = scratch[0], scratch[1][0]
+    leaves, masks = scratch[0], scratch[1]
     found = point_masks(index, x, 0, point, length, leaves, masks)
     count = 0
     for f in range(found):

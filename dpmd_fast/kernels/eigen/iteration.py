@@ -114,7 +114,7 @@ def _smallest(R, S, V, d):
 def _all_above(R, S, d, bound):
     """Return whether all eigenvalues of the leading d x d block of R are above `bound` (S is scratch).
 
-    They are if R - bound I has a Cholesky factor, which takes a tenth of the time of the eigenvalues.
+    They are if R - bound I has a Cholesky factor: less work than the sweeps that find the eigenvalues.
     """
     for i in range(d):
         for j in range(i + 1):

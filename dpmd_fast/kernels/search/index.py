@@ -21,7 +21,7 @@ LEAF = 64
 _SKETCH_MOST = 24
 _SKETCH_ALL = 8  # up to this many columns the sketch is the whole point
 _TAIL = 0.02  # mean square, in units of h^2, that the coordinates outside the sketch may carry: for the order
-_SEARCH_TAIL = 0.1  # and in the search: best of .02 to .2 for sums at D = 20, 60, 100 (benchmarks/limits.py)
+_SEARCH_TAIL = 0.1  # and for the search: of .02 to .2 good for all sums of benchmarks/limits.py
 
 
 class BallIndex(NamedTuple):

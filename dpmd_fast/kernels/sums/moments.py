@@ -39,7 +39,7 @@ from dpmd_fast.kernels.vector.panels import panel_vectors
 from dpmd_fast.kernels.vector.tiles import add_gram
 from dpmd_fast.kernels.width import WIDTH
 
-_AHEAD = 8  # pairs whose records are fetched ahead of time: 4 and 12 take as long, none a tenth longer
+_AHEAD = 8  # pairs whose records are fetched ahead of time: 4 and 12 take as long
 
 
 def record_norms(

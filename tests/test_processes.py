@@ -255,6 +255,39 @@ def test_transforms_in_children_of_a_process_that_has_used_kernels(tmp_path, lay
 
 
 @needs_fork
+def test_exact_noise_of_a_forked_child_is_its_own(tmp_path):
+    """Its threads are the package's own, which a child can start anew; its words come from a new key."""
+    found = run(
+        tmp_path,
+        """
+        import multiprocessing
+        from dpmd_fast.kernels import rows
+        from dpmd_fast.privacy.entropy import EntropySource
+        from dpmd_fast.privacy.noise import rounded_normals
+        fork = multiprocessing.get_context("fork")
+        rows.idle_cores = lambda: 8
+        source = EntropySource()
+
+        def draw(answers=None):
+            made = digest(rounded_normals(source, 1 << 19, 1000, 2))
+            return made if answers is None else answers.put(made)
+
+        release_moments(Y, Z[:5], bandwidth=0.5, budget=BUDGET)  # starts the threading layer
+        first, answers = draw(), fork.Queue()
+        processes = [fork.Process(target=draw, args=(answers,)) for _ in range(2)]
+        for process in processes:
+            process.start()
+        below = [answers.get(timeout=100) for _ in processes]
+        for process in processes:
+            process.join()
+        print(json.dumps([first, draw(), *below]))
+        """,
+        "omp",
+    )
+    assert len(set(found)) == 4
+
+
+@needs_fork
 def test_transforms_alone_leave_the_threading_layer_to_the_children(tmp_path, expected):
     """A parent that only transforms starts no layer, so that its children can use one."""
     layers, child = run(

@@ -348,6 +348,7 @@ def test_driver_by_hand(monkeypatch):
 
 
 @pytest.mark.kernels
+@pytest.mark.fixed_seed
 def test_seeded_samples_are_fixed_for_ever():
     # Recorded once: stored results and tests of other modules rest on them.
     assert rounded_normals(open_source(0), 4, 2**28).tolist() == SEED_0

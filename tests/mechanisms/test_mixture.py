@@ -418,7 +418,8 @@ def test_streams_are_refused():
 def test_a_release_without_noise_is_read_exactly():
     rng = np.random.default_rng(0)
     before = Gaussians(np.ones(1), rng.normal(size=(1, 4)), np.cov(rng.normal(size=(4, 40)))[None])
-    Y = rng.normal(size=(5_000, 4)) @ rng.normal(size=(4, 4)) + 3.0
+    turn = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    Y = (rng.normal(size=(5_000, 4)) * [0.5, 1.0, 1.5, 2.0]) @ turn + 3.0  # no direction near the floor
     U = (Y - before.means[0]) @ before.whitening[0]
     T = np.column_stack([U, np.ones(len(U))])
     found = in_data_units(before, read_moments((T.T @ T)[None], 1e-9))

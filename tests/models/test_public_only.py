@@ -13,7 +13,13 @@ from dpmd_fast.models.geometry.anchors import rms_radius
 from dpmd_fast.models.public_only import judge_queries, root, smoothing_errors
 from dpmd_fast.models.verdict import FEWEST_PUBLIC
 
-LOADINGS = np.random.default_rng(0).normal(size=(2, 6))
+# Fixed, so that other seeds draw other people and not another problem.
+LOADINGS = np.array(
+    [
+        [0.13, -0.13, 0.64, 0.1, -0.54, 0.36],
+        [1.3, 0.95, -0.7, -1.27, -0.62, 0.04],
+    ]
+)
 
 
 def people(n, seed):
@@ -81,8 +87,9 @@ def test_missing_values_count_as_they_are_filled_in():
                 cleaned[row] = clean[:, there] @ np.linalg.solve(inside, point[there])
         expected.append(((cleaned - truth) ** 2).mean())
     # Never better than the best filter. Values are hidden from points that lack a quarter already, so the
-    # estimate is somewhat too large: by 18 % when this was written.
-    assert 0.95 * np.mean(expected) < np.mean(found) < 1.3 * np.mean(expected)
+    # estimate is somewhat too large: by 23 % in 40 seeds, with a deviation of 4.2 %. Both limits are six of
+    # them away: less than once in 10^6 runs.
+    assert 0.95 * np.mean(expected) < np.mean(found) < 1.5 * np.mean(expected)
     variance = (0.75 * noise**2 + missing * np.diag(np.cov(people(50_000, 9).T))).mean()
     assert np.mean(raw) == pytest.approx(variance, rel=0.1)
 
@@ -111,7 +118,7 @@ def test_points_that_tell_nothing():
     partly = np.array([0.7, 0.0, 0.0, 0.0, 0.0, 0.0])
     judged = judge_queries(noisy(people(300, 1), partly, 2), partly, 1)
     np.testing.assert_allclose(judged.alone[1:], 0.0, atol=1e-9)
-    assert judged.alone[0] < 0.6 * 0.49
+    assert judged.alone[0] < 0.65 * 0.49  # 0.28 in 40 seeds, with a deviation of 0.06: six of them
 
 
 def test_a_column_without_values_and_gaps_without_noise():

@@ -34,8 +34,8 @@ PURPOSES: dict[str, tuple[str, ...]] = {
     "all": (),
 }
 _MOST_PROCESSES = 8  # each takes 200 MB, and the longest group of kernels takes as long as all others
-# Up to so many processes compile kernels with the same helpers one after the other, which takes less processor
-# time. More of them finish earlier if they do not wait [choice].
+# Up to so many processes compile kernels with the same helpers one after the other, which takes less
+# processor time. More of them finish earlier if they do not wait [choice].
 _FEW_PROCESSES = 3
 _LOOK = 0.1  # seconds between looks at the clock, while processes compile
 # The child sees the modules that its parent sees. It knows the names of kernels only.

@@ -38,6 +38,7 @@ _MOST_ROWS = 5000  # of the queries: more do not change the errors
 _SHRINKAGES = (0.0, 0.1, 0.3, 1.0)  # of correlations towards 0; the best for the queries is taken
 _GROUPS = (4,)  # components of a mixture of the queries' own
 _POINTS_A_PARAMETER = 5  # rows for each column and component that such a mixture must have
+_FAR_BELOW = 1e10  # times smaller than the spread: such a noise needs no test
 _LEAST_VARIANCE = 1e-3  # of a column of clean values
 PROBES = 2  # random directions along which maps are differentiated
 STEP = 1e-3  # the step in deviations of the noise
@@ -117,6 +118,8 @@ def check_noise_fits(points: Floats, noise: Floats, units: Preprocessor) -> None
     for place in np.flatnonzero((counts >= FEWEST_PUBLIC) & (noise > 0.0)):
         values = fixed_logs(points[:, place]) if units.log[place] else points[:, place]
         spread, told = float(np.nanstd(values, ddof=1)), noise[place] * units.scale[place]
+        if told * _FAR_BELOW <= spread:  # and the square of their ratio may overflow
+            continue
         free = int(counts[place]) - 1
         if chdtr(free, free * (spread / told) ** 2) < FALSE_ALARM / len(noise):
             column = label(units.column_names, place)

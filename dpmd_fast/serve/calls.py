@@ -21,6 +21,7 @@ from dpmd_fast.serve.answers import CANCELLED, UNAVAILABLE, CallError
 # Rows that are cleaned without waiting for a turn: single rows must not wait behind large batches [choice]
 _FEW = 500
 _ACTIONS = 16  # at once, beside exchanges
+_WINDOW = 32 << 20  # bytes that gRPC receives ahead of what is read: up to 18 MB were seen
 _CALL_BYTES = 1 << 16  # of a call without its batches: headers have at most 8,192
 
 
@@ -37,7 +38,7 @@ class Limits:
     @property
     def message_bytes(self) -> int:
         """Received at once, above which the connection is closed; less is refused with a reason."""
-        return 4 * self.batch_bytes
+        return 4 * self.batch_bytes + _WINDOW
 
     @property
     def held_bytes(self) -> int:

@@ -3,18 +3,20 @@
 Flight has no limit for a message and no time limit for a client: to read takes memory and time as the client
 pleases, and a blocked read cannot be interrupted; an action is received as a whole before its token is looked
 at. What ends it is the end of its connection. So a thread looks at all connections, asks the system how many
-bytes each has received, subtracts what finished batches and calls account for, and shuts down sockets where
+bytes were read from each, subtracts what finished batches and calls account for, and shuts down sockets where
 too much is left. The client sees a closed connection, which is an "unavailable" for Flight; so do its other
 calls on it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import socket
 import struct
 import sys
+import termios
 import threading
 import time
 from collections import Counter
@@ -25,7 +27,10 @@ from typing import Any
 # limit of 256 MB (benchmarks/serve.py).
 _LOOK = 0.05
 _SHARE = 9  # times as long as a look took, until the next one: at most a tenth of a core
-_STRANGER = 1 << 20  # bytes from a connection that never made a call with a token: 3,000 refused calls
+# Bytes from a connection that has not made a call with a token yet: 3,000 refused calls. A call is known only
+# when its thread has begun, and gRPC takes what its window allows meanwhile, 18 MB on a busy machine: so this
+# holds for what stays, and there is a larger limit before.
+_STRANGER, _STRANGER_SECONDS, _STRANGER_MOST = 1 << 20, 2.0, 64 << 20
 _MOST = 1000  # connections, beyond which the one that was idle for longest makes room
 _BYTES_RECEIVED = 128  # place of tcpi_bytes_received in struct tcp_info, since Linux 4.1
 _FOLDER = "/proc/self/fd"
@@ -63,13 +68,18 @@ def _duplicate(number: int) -> socket.socket:
 
 
 def received(number: int, key: str) -> int | None:
-    """Return the bytes that a connection has received; None if the descriptor is another one by now."""
+    """Return the bytes that this process has read from a connection; None if that is another one by now.
+
+    What the system has received and nobody has read takes none of our memory: up to 32 MB of a connection
+    that is served slowly (net.ipv4.tcp_rmem).
+    """
     try:
         with _duplicate(number) as one:
             if _key(one.getpeername()) != key:
                 return None
             info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED + 8)
-            return int(struct.unpack_from("Q", info, _BYTES_RECEIVED)[0])
+            unread = struct.unpack("i", fcntl.ioctl(one, termios.FIONREAD, bytes(4)))[0]
+            return int(struct.unpack_from("Q", info, _BYTES_RECEIVED)[0]) - int(unread)
     except (OSError, struct.error):
         return None
 
@@ -91,8 +101,18 @@ class _Seen:
 
     def __init__(self, now: float) -> None:
         self.explained = self.received = 0  # bytes
-        self.changed = now
+        self.changed = self.modest = (
+            now  # when it received something; when it had little that is not explained
+        )
         self.known = False  # whether a call with a token came over it
+
+    def too_large(self, unexplained: int, now: float, most: int) -> bool:
+        """Return whether it has received more than it may."""
+        if self.known:
+            return unexplained > most
+        if unexplained <= _STRANGER:
+            self.modest = now
+        return unexplained > min(_STRANGER_MOST, most) or now - self.modest > _STRANGER_SECONDS
 
 
 class Watch(threading.Thread):
@@ -172,7 +192,7 @@ class Watch(threading.Thread):
             seen.known = seen.known or key in since or key in credits
             # never more than has come: what was small on the way must not pay for what comes later
             seen.explained = min(total, seen.explained + credits[key])
-            if earlier - seen.explained > (self._most if seen.known else _STRANGER):
+            if seen.too_large(earlier - seen.explained, now, self._most):
                 self._shut(descriptor, key, "too large")
             elif now - since.get(key, now) > self._idle:
                 self._shut(descriptor, key, "stalled")

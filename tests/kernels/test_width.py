@@ -58,6 +58,7 @@ def test_here_it_follows_those_of_this_processor():
 
 
 @pytest.mark.skipif(JIT_DISABLED, reason="needs the compiler")
+@pytest.mark.slow  # compiles
 def test_cached_code_of_one_width_is_not_taken_for_another(tmp_path):
     """By Numba's keys, which have the name and the features of the processor, or by our digest."""
     tmp_path.chmod(0o700)

@@ -10,6 +10,7 @@ import pytest
 from dpmd_fast.lab.datasets import make_shape, simulate
 from dpmd_fast.models import public_only
 from dpmd_fast.models.geometry.anchors import rms_radius
+from dpmd_fast.models.preprocessor import Preprocessor
 from dpmd_fast.models.public_only import judge_queries, root, smoothing_errors
 from dpmd_fast.models.verdict import FEWEST_PUBLIC
 
@@ -119,6 +120,18 @@ def test_points_that_tell_nothing():
     judged = judge_queries(noisy(people(300, 1), partly, 2), partly, 1)
     np.testing.assert_allclose(judged.alone[1:], 0.0, atol=1e-9)
     assert judged.alone[0] < 0.65 * 0.49  # 0.28 in 40 seeds, with a deviation of 0.06: six of them
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_noise_far_below_the_spread_is_fine(scale):
+    """The square of their ratio overflowed."""
+    points = np.random.default_rng(0).normal(size=(50, 2))
+    units = Preprocessor(center=(0.0, 0.0), scale=(scale, scale), log=(False, False))
+    for noise in (1e-300, 1e-200, 1e-41):
+        public_only.check_noise_fits(points, np.full(2, noise), units)
+    with pytest.raises(ValueError, match="must not be larger than the spread"):
+        public_only.check_noise_fits(points, np.full(2, 10.0 / scale), units)
 
 
 def test_a_column_without_values_and_gaps_without_noise():

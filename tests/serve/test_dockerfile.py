@@ -101,6 +101,7 @@ print(jit.has_cache(kernel), before, jit.has_cache(kernel) and jit.is_cached(ker
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.slow  # compiles
 def test_a_cache_is_used_by_a_user_who_is_not_root():
     def process(kernels):
         env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(kernels), "HOME": "/nonexistent"}

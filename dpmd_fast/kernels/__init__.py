@@ -4,18 +4,24 @@
 
     jit            the only caller of numba.njit: flags, cache, thread limits
     compiler       Numba's compiler, with every kernel optimised once
+    lock           Python's lock, kept for a few rows and given up for many
+    width          doubles in a vector, by the processor that is compiled for
     signatures     types of all arguments and kernels of all routes, to compile ahead
     rows           rows that do not depend on each other, shared among threads of our own
     borrow         arguments whose references are not counted
     scratch        memory of which only a part is used
+    linear         small products and factors in a fixed order, in NumPy
 
     vector/        micro-kernels in LLVM, with NumPy twins
-      lanes        vectors of four doubles: fixed-order sums, small moves
+      lanes        groups of four doubles in vectors: fixed-order sums, small moves
+      panels       rows packed vector by vector, for tiles
       tiles        register tiles: Gram matrices, symmetric products
       rows         products of chosen rows and their squares, in fixed order
       elementary   exponential and logarithm, with the same bits everywhere
       bits         bit masks of 64 candidates
       gather       neighbours in one leaf: who they are, what they add up to
+      fours        one record and four places at a time: distances, integer checks
+      sketches     sketches, boxes and leaves of the search
       integers     vectors truncated to the lattice
       quads        charts, four at a time
       planes       charts from a list, for many columns
@@ -32,6 +38,7 @@
         +-- eigen/         top-d eigenvectors
         |     iteration    from a good start, with a certificate
         |     tridiagonal  of any matrix
+        |     spectra      all eigenvectors, with the same bits everywhere
         |
         +-- search/        exact fixed-radius search
               index        points in leaves of 64, sketches, boxes

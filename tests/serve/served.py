@@ -140,16 +140,22 @@ def options(**headers):
     )
 
 
-def exchange(raw, model, table, chosen=None, message=None):
+def exchange(raw, model, table, chosen=None, *messages, after=()):
+    """What comes back; a server that refuses may do so while we still send: then the reader says why."""
     writer, reader = raw.do_exchange(flight.FlightDescriptor.for_path(model), chosen or options())
-    with writer:
-        writer.begin(table.schema)
-        if message is not None:
-            writer.write_metadata(message)
-        for batch in table.to_batches():
-            writer.write_batch(batch)
-        writer.done_writing()
+    try:
+        with contextlib.suppress(flight.FlightError, pa.ArrowException):
+            writer.begin(table.schema)
+            for message in messages:
+                writer.write_metadata(message)
+            for batch in table.to_batches():
+                writer.write_batch(batch)
+            for message in after:
+                writer.write_metadata(message)
+            writer.done_writing()
         return reader.read_all()
+    finally:
+        close_calls([(writer, reader)])
 
 
 def told(problem):

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from pyarrow import flight
-from serve.served import TOKEN, close_calls, exchange, make_table, options, told
+from serve.served import TOKEN, exchange, make_table, options, told
 
 from dpmd_fast.cli import main
 from dpmd_fast.privacy.guarantee import Guarantee
@@ -144,38 +144,23 @@ def test_schema_errors_have_the_words_of_the_command_line(raw, folder, tmp_path,
     ],
 )
 def test_bad_settings_are_refused(raw, model, headers, message, text):
+    messages = [] if message is None else [message]
     with pytest.raises(flight.FlightError) as problem:
-        exchange(raw, model, make_table(5), options(**headers), message)
+        exchange(raw, model, make_table(5), options(**headers), *messages)
     assert text in told(problem)["text"]
     assert "Traceback" not in str(problem.value)
 
 
 def test_settings_after_a_batch_are_refused(raw):
-    table = make_table(5)
-    writer, reader = raw.do_exchange(flight.FlightDescriptor.for_path("cloud"), options(noise="1"))
-    writer.begin(table.schema)
-    writer.write_batch(table.to_batches()[0])
-    writer.write_metadata(b"{}")
-    writer.done_writing()
     with pytest.raises(flight.FlightError, match="must come before the first batch"):
-        reader.read_all()
-    close_calls([(writer, reader)])
+        exchange(raw, "cloud", make_table(5), options(noise="1"), after=[b"{}"])
 
 
-@pytest.mark.parametrize("batches", [0, 1])
-def test_two_messages_of_settings_are_refused(raw, batches):
-    table = make_table(5)
-    writer, reader = raw.do_exchange(flight.FlightDescriptor.for_path("cloud"), options(noise="1"))
-    writer.begin(table.schema)
-    writer.write_metadata(b"{}")
-    writer.write_metadata(b"{}")
-    for batch in table.to_batches()[:batches]:
-        writer.write_batch(batch)
-    writer.done_writing()
+@pytest.mark.parametrize("rows", [0, 5])
+def test_two_messages_of_settings_are_refused(raw, rows):
     with pytest.raises(flight.FlightError) as problem:
-        reader.read_all()
+        exchange(raw, "cloud", make_table(rows), options(noise="1"), b"{}", b"{}")
     assert told(problem) == {"kind": "invalid", "text": "settings: must come in one message"}
-    close_calls([(writer, reader)])
 
 
 def test_a_noise_that_no_header_can_hold(client):

@@ -3,7 +3,7 @@
 Numba counts references of every array that is handed to a function, put into a tuple or taken out of one, by
 atomic instructions: with an index of two dozen arrays and helpers that are called for each record, this is a
 good part of the time. The arguments of a function are kept by its caller until it returns, so inside of it
-they need not be counted.
+they need not be counted. Helpers that make no arrays count none (`jit.device`); this is for all others.
 """
 
 from __future__ import annotations

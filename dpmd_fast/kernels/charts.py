@@ -166,9 +166,8 @@ def _move(
 ):
     """Move the rows of X in place, one after the other.
 
-    The search of `balls.py` written out: charts are few, so the box of every leaf is looked at. Helpers are
-    inline, because every array that is handed over has its references counted. `whole` is as long as the call
-    has rows, of which X may be a part.
+    The search of `balls.py` written out: charts are few, so the box of every leaf is looked at. `whole` is as
+    long as the call has rows, of which X may be a part.
     """
     center, axes, middles, single, half_norms, rests = sketch
     n, depth, radius, rounding = sizes

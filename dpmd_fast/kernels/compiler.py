@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
+from numba.core import ir, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.compiler_machinery import register_pass
-from numba.core.typed_passes import NativeLowering, NativeParforLowering
+from numba.core.compiler_machinery import AnalysisPass, register_pass
+from numba.core.typed_passes import NativeLowering, NativeParforLowering, NopythonTypeInference
 
 from dpmd_fast.kernels.lock import ROWS, LowerWithLock
 
@@ -122,3 +123,38 @@ class KernelCompiler(StagedCompiler):
     def compile_extra(self, func: Any) -> Any:
         with _libraries(self.state.targetctx.codegen(), _LinkedLibrary):
             return super().compile_extra(func)
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _CheckBorrowing(AnalysisPass):
+    """A helper that counts no references gets no array from a call and returns none: nobody would free it."""
+
+    _name = "check_borrowing"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        assigned = (one for block in state.func_ir.blocks.values() for one in block.find_insts(ir.Assign))
+        calls = (one for one in assigned if isinstance(one.value, ir.Expr) and one.value.op == "call")
+        made = [state.return_type, *(state.typemap[call.target.name] for call in calls)]
+        if any(map(_holds_array, made)):
+            name = state.func_id.func_qualname
+            raise TypeError(f"{name} makes or returns an array: must be a device with memory=True")
+        return False
+
+
+def _holds_array(kind: Any) -> bool:
+    if isinstance(kind, types.BaseTuple):
+        return any(map(_holds_array, cast(Any, kind)))
+    return isinstance(kind, types.Array)
+
+
+class BorrowingCompiler(CompilerBase):
+    """Numba's usual passes, for a helper that counts no references."""
+
+    def define_pipelines(self) -> list[Any]:
+        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.add_pass_after(_CheckBorrowing, NopythonTypeInference)
+        passes.finalize()
+        return [passes]

@@ -44,7 +44,7 @@ def descend(
     return X[:, : index.columns].copy(), codes, taken, residuals
 
 
-@device
+@device(memory=True)
 def _neighbors(index, x):
     """Return row numbers and kernel arguments t = 1 - |x - y|^2 / h^2 of the reference points in the ball."""
     width = index.rows.shape[1]
@@ -86,7 +86,7 @@ def _apply_projectors(bases, rows, weights, u, out):
                 out[k] += along * bases[rows[i], c, k]
 
 
-@device
+@device(memory=True)
 def _residual(index, bases, x, beta, least, u, f):
     """Fill in u = x - b and f = (I - Pw) u; return neighbours, kernel arguments, weights, mass and F.
 
@@ -113,7 +113,7 @@ def _residual(index, bases, x, beta, least, u, f):
     return rows, t, weights, mass, F if math.isfinite(F) else math.inf
 
 
-@device
+@device(memory=True)
 def _gradient(index, bases, x, beta, rows, t, weights, mass, u, f, g):
     D = index.columns
     d = bases.shape[1]
@@ -141,7 +141,7 @@ def _gradient(index, bases, x, beta, rows, t, weights, mass, u, f, g):
             g[k] -= slope * (index.rows[rows[i], k] - x[k])
 
 
-@device
+@device(memory=True)
 def _descend_one(index, bases, X, q, beta, steps, tolerance, codes, taken, residuals):
     index, bases = borrow(index), borrow(bases)
     D = index.columns

@@ -111,7 +111,7 @@ def _by_pattern(Z: np.ndarray) -> np.ndarray:
     return np.concatenate([np.flatnonzero(~some), rows[np.lexsort(words.view(np.uint64).T)]])
 
 
-@device
+@device(memory=True)
 def _posterior_block(components, Z, order, means, spreads, densities, bits):
     """Set the results of the rows of Z that `order` names."""
     K, D, width = components.whitening.shape

@@ -95,7 +95,7 @@ def power(t, beta):
     return t**beta
 
 
-@device
+@device(memory=True)
 def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, masses, offsets, projectors):
     """Compute `local_geometry` at the rows first to last - 1 of X.
 

@@ -205,7 +205,7 @@ def _chain(Y, base, here, tour):
     return spread
 
 
-@device
+@device(memory=True)
 def _tangents_of_leaf(index, leaf, bases, counts, hard):
     """Set bases and counts of the points of one leaf; mark those that need the direct eigensolver."""
     index = borrow(index)

@@ -60,7 +60,7 @@ def _sketch(x, D, center, across, scale, left, point):
     return rest
 
 
-@device(inline=True)
+@device(inline=True, memory=True)
 def _visiting_order(X, center, across, scale, leaf_low, leaf_high, order):
     """Sort the rows of X by the leaf they are closest to."""
     m, D = X.shape

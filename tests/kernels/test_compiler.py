@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.kernels
 
 
-@device
+@device(memory=True)
 def _weighted(pair, i):
     pair = borrow(pair)
     return pair[0][i] * pair[1][i]
@@ -30,6 +30,20 @@ def _dot(pair):
     total = 0.0
     for i in range(len(pair[0])):
         total += _weighted(pair, i)
+    return total
+
+
+@device
+def _shifted(pair, i):
+    left, right = pair[0][:-1], pair[1][1:]
+    return left[i] * right[i]
+
+
+@kernel
+def _shifted_dot(pair):
+    total = 0.0
+    for i in range(len(pair[0]) - 1):
+        total += _shifted(pair, i)
     return total
 
 
@@ -67,6 +81,46 @@ def test_borrowing_leaves_counts_of_references_as_they_are():
     assert [sys.getrefcount(array) for array in pair] == before
 
 
+@device(memory=True)
+def _made(n):
+    return np.zeros(n), n
+
+
+@device
+def _gets(values):
+    made, n = _made(len(values))
+    return made[0] + n
+
+
+@device
+def _returns(values):
+    return 0.0, values[1:]
+
+
+@device
+def _adds(values):
+    return (values + values)[0]
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+@pytest.mark.parametrize("helper", [_gets, _returns, _adds])
+def test_arrays_that_nobody_would_free_are_refused(helper):
+    @kernel
+    def calls(values):
+        return helper(values)
+
+    with pytest.raises(Exception, match=r"must be a device with memory=True|NRT required"):
+        calls(np.ones(3))
+
+
+def test_a_helper_without_memory_leaves_counts_of_references_as_they_are():
+    pair = np.arange(5.0), np.arange(5.0)
+    before = [sys.getrefcount(array) for array in pair]
+    for _ in range(100):
+        assert _shifted_dot(pair) == 1.0 * 2.0 + 2.0 * 3.0 + 3.0 * 4.0
+    assert [sys.getrefcount(array) for array in pair] == before
+
+
 @pytest.mark.parametrize("count", range(1, 14))
 def test_rows_are_repeated_up_to_a_multiple_of_four(count):
     shares, rows = np.zeros(13), np.full(20, -99)
@@ -77,10 +131,20 @@ def test_rows_are_repeated_up_to_a_multiple_of_four(count):
 
 
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
-def test_helpers_have_no_machine_code_of_their_own():
-    _dot((np.ones(3), np.ones(3)))
-    (helper,) = {type(found.library).__name__ for found in _weighted.overloads.values()}
-    (own,) = {type(found.library).__name__ for found in _dot.overloads.values()}
+def test_helpers_have_no_machine_code_of_their_own(monkeypatch):
+    monkeypatch.setenv("DPMD_FAST_CACHE", "0")  # a kernel from the cache needs no helper
+
+    @device
+    def double(values, i):
+        return 2.0 * values[i]
+
+    @kernel
+    def first(values):
+        return double(values, 0)
+
+    assert first(np.ones(3)) == 2.0
+    (helper,) = {type(found.library).__name__ for found in double.overloads.values()}
+    (own,) = {type(found.library).__name__ for found in first.overloads.values()}
     assert helper == "_LinkedLibrary"
     assert own == "JITCodeLibrary"
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numba
@@ -68,11 +69,19 @@ def test_overlapping_limits_of_two_threads_are_restored():
     before = [
         library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"
     ]
-    first, second = threads(1), threads(1)
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    second.__exit__(None, None, None)
+    inside, left = threading.Event(), threading.Event()
+
+    def other():
+        with threads(1):
+            inside.set()
+            left.wait(60.0)
+
+    thread = threading.Thread(target=other)
+    with threads(1):
+        thread.start()
+        assert inside.wait(60.0)
+    left.set()
+    thread.join(60.0)
     after = [
         library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"
     ]

@@ -249,7 +249,7 @@ def arbitrary_start(Q, n):
             Q[c, i] = ((i * 7919 + c * 104729 + 31 * i * i + 17 * (c + 1) * i) % 1021) / 1021.0 - 0.5
 
 
-@device
+@device(memory=True)
 def scratch(width, d):
     """Return work arrays for `leading_rows`: Q, Z, R, S, A, V."""
     side = max(width, d + 1)

@@ -67,7 +67,7 @@ def _reflect(A, k, n, v):
     return (entry - lead) / entry, entry
 
 
-@device
+@device(memory=True)
 def _reduce(A, n, diagonal, off, Z):
     """Set `diagonal` and `off` to the tridiagonal Q^T A Q, the rows of Z to the columns of Q; A is lost."""
     v, w, factors = np.zeros(n), np.zeros(n), np.zeros(n)

@@ -107,7 +107,7 @@ def _tridiagonalize(A, n, width, diagonal, off, tau, work):
         off[n - 2] = A[n - 2, n - 1]
 
 
-@device
+@device(memory=True)
 def _multisect(diagonal, off2, n, d, low, high, values):
     """Find the d largest eigenvalues of a tridiagonal matrix, counting sign changes at 32 points at once.
 
@@ -238,7 +238,7 @@ def _normalize(n, width, k, Q, x):
     return True
 
 
-@device
+@device(memory=True)
 def _inverse_iteration(diagonal, off, n, d, values, Q, width, norm, work):
     """Set the rows of Q to eigenvectors of the tridiagonal matrix near `values`, orthogonal to each other."""
     x = np.zeros(width)
@@ -322,7 +322,7 @@ def _may_have_gap(C, n, width, d):
     return dot(C, 0, C, 0, width * width) - top2 < 0.8 * top2 / d
 
 
-@device
+@device(memory=True)
 def _top_subspace(matrices, D, bases, solved, q):
     padded, d = matrices.shape[1], bases.shape[1]
     C = matrices[q]

@@ -23,7 +23,7 @@ class Block(NamedTuple):
     fills: np.ndarray  # (K, n, largest count) what is expected there, under each component
 
 
-@device
+@device(memory=True)
 def take_block(components, Z, order):
     K, D, width = components.whitening.shape
     n, most = len(order), 0
@@ -49,7 +49,7 @@ def take_block(components, Z, order):
     return Block(rows, counts, columns, patterns, np.empty((K, n, most)))
 
 
-@device
+@device(memory=True)
 def expect_missing(components, block, logs):
     """Set what is expected of missing values, and take them out of the log densities."""
     n, width = block.Z.shape

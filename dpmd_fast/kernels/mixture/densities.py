@@ -52,7 +52,7 @@ def _add_squares(components, block, k, rows, count, start, sums, squares):
     return start + LANES * groups
 
 
-@device
+@device(memory=True)
 def complete_logs(components, block, logs, terms):
     """Complete the log densities (K, rows) of a block; of components that do not count, to upper bounds.
 
@@ -89,7 +89,7 @@ def complete_logs(components, block, logs, terms):
             logs[k, r] -= 0.5 * squares[k, r]
 
 
-@device
+@device(memory=True)
 def _close(components, block, logs, opened, sums, squares):
     """Add the other columns: for the likeliest component of each row, then for those that may count."""
     width = block.Z.shape[1]
@@ -124,7 +124,7 @@ def _close(components, block, logs, opened, sums, squares):
                 count = kept
 
 
-@device
+@device(memory=True)
 def set_shares(logs, best, shares):
     """Set the shares of the components (K, rows), zero if they do not count, and the log of the sum."""
     K, n = logs.shape

@@ -108,7 +108,7 @@ def _component_of_row(shares, r, key):
     return last  # the shares may add up to less than 1 by a rounding
 
 
-@device
+@device(memory=True)
 def draw_block(components, block, shares, bits, order, out):
     """Set the missing values of the rows of a block in `out` to draws given what is there.
 

@@ -14,7 +14,7 @@ from dpmd_fast.kernels.vector.lanes import add_multiple
 from dpmd_fast.kernels.vector.rows import combine_rows
 
 
-@device
+@device(memory=True)
 def multiply_counting(components, block, shares, pairs, terms):
     """Set the terms of all pairs of a component and a row in which it has a share; return their number."""
     n = len(block.counts)
@@ -47,7 +47,7 @@ def note_all(n, pairs):
     return len(pairs)
 
 
-@device
+@device(memory=True)
 def set_moments(components, block, shares, pairs, terms, Z, order, means, spreads):
     """Set the moments of the rows of a block: mean = start + scale * sum over components of share * term."""
     D, width = len(components.origin), terms.shape[1]
@@ -82,7 +82,7 @@ def set_moments(components, block, shares, pairs, terms, Z, order, means, spread
         _deviations(components, block, shares, pairs, terms, sums, order, spreads)
 
 
-@device
+@device(memory=True)
 def _deviations(components, block, shares, pairs, terms, sums, order, spreads):
     """Set deviations; variances are sums of share * (variance in the component + squared gap to the mean)."""
     D = len(components.origin)

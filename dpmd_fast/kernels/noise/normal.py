@@ -121,7 +121,7 @@ def _fill_chunks(words, out, edges, density, progress):
         progress[c, 1] = used
 
 
-@device
+@device(memory=True)
 def mirror_upper(matrix):
     """Copy the upper triangle of a padded matrix to the lower one, block by block."""
     padded = len(matrix)

@@ -44,7 +44,7 @@ def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = Non
         return _count(index, pad_queries(index, X), points, rests)
 
 
-@device(inline=True)
+@device(inline=True, memory=True)
 def walk_scratch(index):
     """Arrays of `find_leaves` (a stack, gaps) and of masks (a shifted point, two words)."""
     return (
@@ -123,7 +123,7 @@ def _row_gaps(sketch, low, high, gaps):
             gaps[r] += gap * gap
 
 
-@device
+@device(memory=True)
 def leaf_masks(index, leaf, leaves, found, masks):
     """Set masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`.
 
@@ -202,8 +202,7 @@ def near_masks(index, point, rest, size, leaves, found, near, walk):
     """Mark the points that may lie in the ball around one query, by leaf.
 
     `size` is the squared norm of the query's sketch. Leaves without candidates are taken off the list;
-    returns the number of those left. No helper that takes arrays is called in the loop, and arrays are taken
-    out of the index before it: every array that is handed over has its references counted, atomically.
+    returns the number of those left.
     """
     n, depth, rounding = len(index.rows), index.depth, index.rounding
     middles, spreads, sizes, leaf_nodes = index.middles, index.spreads, index.sizes, index.leaf_nodes
@@ -227,15 +226,20 @@ def near_masks(index, point, rest, size, leaves, found, near, walk):
     return kept
 
 
-@device
+@device(memory=True)
 def point_masks(index, X, x0, point, rest, leaves, masks):
     """Find the leaves with points in the ball around one query (row at element `x0` of X), and which points.
 
     Returns the number of leaves; a few of them may turn out to have none.
     """
     index = borrow(index)
-    size = square_norm(point)
     walk = walk_scratch(index)
+    return _point_masks(index, X, x0, point, rest, leaves, masks, walk)
+
+
+@device
+def _point_masks(index, X, x0, point, rest, leaves, masks, walk):
+    size = square_norm(point)
     found = find_leaves(index, point, point, size, leaves, walk)
     n, depth, rounding = len(index.rows), index.depth, index.rounding
     middles, spreads, sizes, leaf_nodes = index.middles, index.spreads, index.sizes, index.leaf_nodes
@@ -273,7 +277,7 @@ def point_masks(index, X, x0, point, rest, leaves, masks):
     return kept
 
 
-@device
+@device(memory=True)
 def search_scratch(index):
     """Arrays of `find_candidates`, once for many points: leaves, words, sketch, axes, a row, and those of the
     walk."""

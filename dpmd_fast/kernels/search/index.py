@@ -320,7 +320,7 @@ def _pack_leaves(points, rests, order, children):
     return sketch, leaf_rests, low, high, sizes
 
 
-@device
+@device(memory=True)
 def shift_leaf(sketch, lengths, here, middle, single, half_norms, rests):
     """Shift the sketch of a leaf to `middle`, in single precision; return its largest squared norm."""
     norms = np.zeros(LEAF)

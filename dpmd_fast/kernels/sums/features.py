@@ -127,7 +127,7 @@ def _measure(record, scales, count, squares):
     squares[0] = total
 
 
-@device
+@device(memory=True)
 def _add_chunk(features, F, clipping, first, last, sums):
     groups = sums.shape[0] // LANES
     panel = np.zeros((panel_vectors(groups), _CHUNK, WIDTH))

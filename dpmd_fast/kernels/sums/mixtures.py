@@ -82,7 +82,7 @@ def _measure(record, scales, count, squares):
         squares[j] = truncated_square(U, starts[j], zeros, 0, scales[j], width)
 
 
-@device
+@device(memory=True)
 def _clip_record(r, clipping, chunk, zeros):
     """Set the scales of record r, whose first factor is refused."""
     places, width = chunk.first[len(chunk.first) - 1], chunk.U.shape[1]
@@ -117,7 +117,7 @@ def _clip_records(clipping, chunk, zeros, spent):
             _clip_record(r, clipping, chunk, zeros)
 
 
-@device
+@device(memory=True)
 def _add_rows(log_weights, whitening, screen, c, clipping, Y, first, last, sums):
     """Add the records first to last - 1 to `sums`."""
     K, depth, width = whitening.shape

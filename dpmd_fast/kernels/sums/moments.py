@@ -16,7 +16,6 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.borrow import borrow
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.projectors import power
 from dpmd_fast.kernels.search.balls import find_candidates, search_scratch
@@ -110,7 +109,7 @@ def _measure(record, scales, count, squares):
     truncated_squares(X, x0, rows, width, places, scales, lead, squares, count)
 
 
-@device
+@device(memory=True)
 def _clip_rows(index, X, first, last, beta, c, clipping, places, scales, counts, norms):
     """Find and clip the records first to last - 1: their locations, scales, and number of locations.
 
@@ -124,9 +123,8 @@ def _clip_rows(index, X, first, last, beta, c, clipping, places, scales, counts,
 
 @device
 def _clip_with(index, X, first, last, beta, c, clipping, places, scales, counts, norms, found, numbers):
-    index, X, places, scales = borrow(index), borrow(X), borrow(places), borrow(scales)
-    here, roots, search = borrow(found)
-    scaled, squares = borrow(numbers)
+    here, roots, search = found
+    scaled, squares = numbers
     K, width = index.rows.shape
     rows, lead = index.rows, index.radius * math.sqrt(c)
     at = first * K
@@ -155,7 +153,7 @@ def _clip_block(index, X, beta, c, clipping, places, scales, counts, norms):
         _clip_rows(index, X, first, last, beta, c, clipping, places, scales, counts, norms)
 
 
-@device
+@device(memory=True)
 def _accumulate_at(index, X, lead, a, first, last, records, scales, sums):
     """Add v v^T of the pairs first to last - 1, all of them at location a."""
     width = X.shape[1]

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.borrow import borrow
 from dpmd_fast.kernels.jit import device, kernel, prange, threads
 from dpmd_fast.kernels.search.balls import find_candidates, search_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
@@ -98,7 +97,7 @@ def _contiguous(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, dtype=np.float64)
 
 
-@device
+@device(memory=True)
 def _chart_scratch(index, frames):
     """Arrays of `_find_charts`: charts, square roots of weights, coordinates (d, charts); then for four
     charts; then for the search."""
@@ -176,7 +175,7 @@ def _measure(record, scales, count, squares):
             squares[i] += value * value
 
 
-@device
+@device(memory=True)
 def _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, kept, norms):
     """Find and clip the records first to last - 1: their charts, scales, coordinates, number of charts.
 
@@ -190,11 +189,9 @@ def _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, k
 
 @device
 def _clip_with(charts, X, R, first, last, c, clipping, places, scales, counts, kept, norms, scratch, numbers):
-    index, centers, frames, normal = borrow(charts)
-    X, R, places, scales = borrow(X), borrow(R), borrow(places), borrow(scales)
-    kept, scratch = borrow(kept), borrow(scratch)
+    index, centers, frames, normal = charts
     here, roots, along = scratch[0]
-    scaled, squares, quotients = borrow(numbers)
+    scaled, squares, quotients = numbers
     h, lead = index.radius, math.sqrt(c)
     at = first * len(index.rows)
     for q in range(first, last):
@@ -224,7 +221,7 @@ def _clip_block(index, centers, frames, normal, X, R, c, clipping, places, scale
         _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, along, norms)
 
 
-@device
+@device(memory=True)
 def _accumulate_at(bandwidths, R, lead, first, last, records, scales, along, sums):
     """Add v v^T of the pairs first to last - 1, all of them at one chart."""
     h, normal = bandwidths

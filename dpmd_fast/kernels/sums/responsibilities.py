@@ -54,7 +54,7 @@ class Chunk(NamedTuple):
     lanes: np.ndarray  # (16,)
 
 
-@device
+@device(memory=True)
 def make_chunk(K, D, width, records):
     """Return room for `records`, at most `CHUNK`."""
     ints = np.int64

@@ -35,7 +35,7 @@ SHAPES = {
 
 
 def cases(others, quick):
-    """All shapes, with noise that is known or not, and all of `others`; those that are not `quick` are slow."""
+    """All shapes, with noise that is known or not, and all of `others`; slow unless `quick`."""
     return [
         pytest.param(*case, marks=[pytest.mark.slow] * (not quick(*case)))
         for case in itertools.product(SHAPES, (False, True), others)

@@ -58,7 +58,7 @@ def test_residual_sums_are_bounded_and_do_not_depend_on_blocks():
     assert largest > 0.99 * lattice.bound**2, "nearly every record is scaled to the bound"
 
 
-@pytest.mark.parametrize(("D", "d"), [(9, 3), (20, 5), (22, 7)])
+@pytest.mark.parametrize(("D", "d"), [(9, 3), pytest.param(20, 5, marks=pytest.mark.slow), (22, 7)])
 def test_with_many_columns_a_record_adds_the_same_in_every_company(D, d):
     Y, field, frames, _, _, _ = residual_problem(D, d, 130, 300)
     Y *= 0.7

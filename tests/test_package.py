@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,17 @@ def test_every_public_name_is_there():
         assert name in dir(dpmd_fast)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = dpmd_fast.nonsense
+
+
+def test_without_the_compiler_all_folders_of_kernel_tests_are_run():
+    tests = Path(__file__).parent
+    marked = {
+        str(path.relative_to(tests.parent).parent)
+        for path in tests.rglob("test_*.py")
+        if "pytest.mark.kernels" in path.read_text("utf-8") and path != Path(__file__)
+    }
+    (named,) = re.findall(r"^KERNELS = (.*)$", (tests.parent / "Makefile").read_text("utf-8"), re.M)
+    assert {"/".join(folder.split(os.sep)[:2]) for folder in marked} == set(named.split())
 
 
 def test_import_is_cheap_and_compiles_nothing():

@@ -67,7 +67,7 @@ def test_against_the_loop_small(D, d):
     assert assert_tangents(Y, 0.6, d) > 35
 
 
-# of every way through the kernel: narrow, of one width of rows, and of several
+# widths below, at and above multiples of four, few and many columns, and every d
 QUICK = [(2, 1), (2, 2), (3, 2), (5, 3), (7, 1), (9, 2), (20, 5), (33, 1)]
 
 

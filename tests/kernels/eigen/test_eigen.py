@@ -127,7 +127,6 @@ def test_top_subspaces_small(n, d):
             raise AssertionError(name) from error
 
 
-@pytest.mark.slow  # compiles this way by itself; test_top_subspaces goes it, too
 @pytest.mark.parametrize("n", [7, 20, 40])
 def test_direct_alone(n):
     # most matrices above are settled by `refine` or LAPACK: here the tridiagonal way must answer by itself

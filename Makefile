@@ -2,11 +2,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+# Python compiles the modules that it imports, the first time: pip would compile all of them, for half of its time
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile --editable
 PYTEST = $(BIN)/pytest -n 2 --dist loadfile --durations 40 --durations-min 4
 DOCTEST = $(BIN)/python -m doctest README.md -o NORMALIZE_WHITESPACE -o ELLIPSIS
 # the site; GALLERY=0 runs no script of examples/ and shows the pictures of the last build, if there are any
 GALLERY ?= 1
 SPHINX = DPMD_DOCS_GALLERY=$(GALLERY) $(BIN)/python -m sphinx -b html -W --keep-going -j auto -q docs docs/_build/html
+# the folders of all tests that are marked as those of kernels: only these are looked through without the compiler
+KERNELS = tests/baselines tests/kernels tests/privacy
 INPUTS ?= 100000
 # results are named by the kind of processor that they were measured on
 KIND = $$($(BIN)/python benchmarks/markdown.py)
@@ -14,18 +18,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: demo test test-all test-seeds lint docs figures coverage compare bench bench-full scaling limits audit fuzz serve-bench clean
 
-# Python compiles the modules that it imports, the first time: pip would compile all of them, for half of its time
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --editable .
+	$(INSTALL) .
 	touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
-	touch $@
+$(VENV)/.installed-test: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[test]'
+	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed-test
-	$(BIN)/python -m pip install --quiet --editable '.[test,bench]'
+	$(INSTALL) '.[test,bench]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -39,14 +43,14 @@ lint: $(VENV)/.installed-test
 test: lint
 	$(BIN)/dpmd-fast warmup
 	$(PYTEST) -m "not slow"
-	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "kernels and not slow"
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "kernels and not slow" $(KERNELS)
 	$(DOCTEST)
 	$(MAKE) docs GALLERY=0
 
 test-all: lint
 	$(BIN)/dpmd-fast warmup
 	$(PYTEST)
-	NUMBA_DISABLE_JIT=1 $(PYTEST) -m kernels
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -m kernels $(KERNELS)
 	$(DOCTEST)
 	$(MAKE) docs
 
@@ -65,7 +69,7 @@ test-seeds: $(VENV)/.installed-test
 
 coverage: $(VENV)/.installed-test
 	$(PYTEST) -m "not slow" --cov --cov-report=
-	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "kernels and not slow" --cov --cov-append
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "kernels and not slow" $(KERNELS) --cov --cov-append
 
 # the attacks take ten minutes, the replay five: make audit ONLY=replay PAIRS=1000
 audit: $(VENV)/.installed-test

@@ -17,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITES = sorted(path.stem for path in (ROOT / "benchmarks").glob("bench_*.py"))
+LONG = ("bench_atlas", "bench_import", "bench_inner", "bench_warmup")  # like the others, and longer
 KINDS = ("time_", "peakmem_", "track_", "timeraw_")
 
 
@@ -54,7 +55,9 @@ def parameters_of(suite):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in SUITES]
+)
 def test_every_benchmark_runs(name):
     module = importlib.import_module(f"benchmarks.{name}")
     suites = classes_of(module)
@@ -171,7 +174,10 @@ def test_interrupted_scaling_goes_on(tmp_path, monkeypatch):
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("route", ["moments", "atlas", "transform", "paper"])
+@pytest.mark.parametrize(
+    "route",
+    ["moments", "atlas", *(pytest.param(route, marks=pytest.mark.slow) for route in ("transform", "paper"))],
+)
 @pytest.mark.filterwarnings("ignore")
 def test_scaling_cell(route, tmp_path):
     scaling = importlib.import_module("benchmarks.scaling")

@@ -147,12 +147,15 @@ ROUTES = """
 
 
 @compiled
-@pytest.mark.parametrize("kind", ["float64", "float32 columns strided table"])
+@pytest.mark.parametrize(
+    "kind", ["float64", pytest.param("float32 columns strided table", marks=pytest.mark.slow)]
+)
 def test_no_route_compiles_anything_but_what_is_named(kind):
     assert run(ROUTES, *kind.split()) == []
 
 
 @compiled
+@pytest.mark.slow
 def test_baselines_compile_nothing_but_what_is_named():
     code = """
     import json
@@ -231,6 +234,7 @@ def test_other_processes_compile_and_this_one_loads(tmp_path):
 
 
 @compiled
+@pytest.mark.slow
 def test_without_a_cache_this_process_compiles(tmp_path):
     told, own, hits = run(WARM, NUMBA_CACHE_DIR=str(tmp_path), DPMD_FAST_CACHE="0")
     assert told == [[done, 3] for done in range(4)]
@@ -240,6 +244,7 @@ def test_without_a_cache_this_process_compiles(tmp_path):
 
 
 @compiled
+@pytest.mark.slow
 def test_this_process_compiles_where_no_other_can_be_started(tmp_path):
     told, own, _ = run(
         WARM.replace("told = []", "import sys; sys.executable = '/nowhere'; told = []"),
@@ -294,6 +299,7 @@ COLD = """
 
 
 @compiled
+@pytest.mark.slow
 def test_the_first_transform_has_others_compile_what_it_needs_and_no_more(tmp_path):
     angles = np.linspace(0.0, 6.28, 500)
     circle = np.column_stack([np.cos(angles), np.sin(angles)])
@@ -328,7 +334,7 @@ WAITING = """
 
 
 @compiled
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [pytest.param(SIGNALS[0], marks=pytest.mark.slow), SIGNALS[1]])
 def test_the_wait_ends_at_once_and_leaves_no_process(tmp_path, number):
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(WAITING)],
@@ -362,8 +368,15 @@ def folder(tmp_path_factory):
 
 
 @compiled
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("after", [0.7, 4.0])
+@pytest.mark.parametrize(
+    ("number", "after"),
+    [
+        (SIGNALS[0], 4.0),
+        (SIGNALS[1], 0.7),
+        pytest.param(SIGNALS[0], 0.7, marks=pytest.mark.slow),
+        pytest.param(SIGNALS[1], 4.0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_cold_fit_that_is_interrupted_spends_nothing(folder, tmp_path, number, after):
     done = interrupted(folder, number, after, str(tmp_path))
     assert done.spends == 0

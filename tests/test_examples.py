@@ -65,6 +65,7 @@ def test_biomarkers(tmp_path):
     check_picture(tmp_path, "panel.png")
 
 
+@pytest.mark.slow
 def test_single_cells(tmp_path):
     printed = run("single_cells", tmp_path)
     assert "With 200 private cells: not enough records." in printed
@@ -101,6 +102,7 @@ def test_nightly_job(tmp_path):
     check_picture(tmp_path, "nightly.png")
 
 
+@pytest.mark.slow
 def test_served_model(tmp_path):
     printed = run("served_model", tmp_path)
     assert "The same bits as a transform in this process: True." in printed

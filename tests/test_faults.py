@@ -530,7 +530,12 @@ DYING = """
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),  # told and left as after SIGTERM
+        (signal.SIGKILL, -9),
+    ],
 )
 def test_an_end_between_debit_and_file(here, number, code):
     before = set(os.listdir())

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -32,18 +34,23 @@ def test_every_public_name_is_there():
         _ = dpmd_fast.nonsense
 
 
+def test_without_the_compiler_all_folders_of_kernel_tests_are_run():
+    tests = Path(__file__).parent
+    marked = {
+        str(path.relative_to(tests.parent).parent)
+        for path in tests.rglob("test_*.py")
+        if "pytest.mark.kernels" in path.read_text("utf-8") and path != Path(__file__)
+    }
+    (named,) = re.findall(r"^KERNELS = (.*)$", (tests.parent / "Makefile").read_text("utf-8"), re.M)
+    assert {"/".join(folder.split(os.sep)[:2]) for folder in marked} == set(named.split())
+
+
 def test_import_is_cheap_and_compiles_nothing():
-    heavy = run(
+    heavy, compiled, lazy = run(
         """
         import json, sys
         import dpmd_fast
-        print(json.dumps([m for m in ("sklearn", "pynndescent", "matplotlib", "pandas") if m in sys.modules]))
-        """
-    )
-    assert heavy == []
-    compiled, lazy = run(
-        """
-        import json, sys
+        heavy = [m for m in ("sklearn", "pynndescent", "matplotlib", "pandas") if m in sys.modules]
         from dpmd_fast import DPManifoldDenoiser, gradient_descent, empirical_sensitivity, warmup
         from dpmd_fast.kernels import descent
         from dpmd_fast.kernels.search import balls
@@ -56,9 +63,11 @@ def test_import_is_cheap_and_compiles_nothing():
         modules = (balls, descent, eigen, index, normal, projectors, tangents, tiles, tridiagonal)
         kernels = [f for m in modules for f in vars(m).values() if hasattr(f, "signatures")]
         assert len(kernels) > 20
-        print(json.dumps([sum(len(f.signatures) for f in kernels), "pynndescent" in sys.modules]))
+        compiled = sum(len(f.signatures) for f in kernels)
+        print(json.dumps([heavy, compiled, "pynndescent" in sys.modules]))
         """
     )
+    assert heavy == []
     assert compiled == 0
     assert lazy is False
 
@@ -75,6 +84,7 @@ print(json.dumps([int(counts.sum()), hits]))
 """
 
 
+@pytest.mark.slow  # the gate has test_other_processes_compile_and_this_one_loads of test_compilation.py
 def test_compiled_code_is_kept_between_processes(tmp_path):
     settings = {"NUMBA_CACHE_DIR": str(tmp_path), "DPMD_FAST_CACHE": "1"}
     first = run(COUNT, **settings)
@@ -84,7 +94,7 @@ def test_compiled_code_is_kept_between_processes(tmp_path):
     assert second == [first[0], 1]
 
 
-def test_a_forked_child_cannot_spend_the_budget_again(tmp_path):
+def test_a_forked_child_cannot_spend_the_budget_again():
     answers = run(
         """
         import json, os, warnings
@@ -113,7 +123,7 @@ def test_a_forked_child_cannot_spend_the_budget_again(tmp_path):
     assert "fork" in answers
 
 
-def test_a_forked_child_gets_an_answer_or_an_explanation(tmp_path):
+def test_a_forked_child_gets_an_answer_or_an_explanation():
     layer, child = run(
         """
         import json, os
@@ -137,7 +147,7 @@ def test_a_forked_child_gets_an_answer_or_an_explanation(tmp_path):
         os.close(write)
         print(json.dumps([numba.threading_layer(), os.read(read, 1000).decode() if status == 0 else "died"]))
         """,
-        NUMBA_CACHE_DIR=str(tmp_path),
+        DPMD_FAST_CACHE="1",
     )
     if layer == "omp":
         assert "spawn" in child

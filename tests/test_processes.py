@@ -27,6 +27,7 @@ TBB_MARKS = [
     pytest.mark.skipif(not os.path.exists(f"{LIBRARIES}/libtbb.so.12"), reason="tbb is not installed"),
 ]
 tbb = pytest.param("tbb", marks=TBB_MARKS)
+slow_omp, slow_workqueue = (pytest.param(name, marks=pytest.mark.slow) for name in ("omp", "workqueue"))
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
@@ -130,7 +131,7 @@ def run(tmp_path, code, layer=None):
 # --- Python threads
 
 
-@pytest.mark.parametrize("layer", ["omp", "workqueue", tbb])
+@pytest.mark.parametrize("layer", [slow_omp, "workqueue", tbb])
 @pytest.mark.parametrize("first", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_threads_that_release_and_transform_at_once(tmp_path, expected, layer, first):
     """Also where no kernel was used before, so that the threads start the layer together."""
@@ -172,7 +173,7 @@ REFUSED = "cannot run in such a child: start worker processes with the 'spawn' o
 
 
 @needs_fork
-@pytest.mark.parametrize("layer", ["omp", "workqueue", tbb])
+@pytest.mark.parametrize("layer", ["omp", slow_workqueue, tbb])
 def test_a_fork_after_use(tmp_path, expected, layer):
     parent, child, grandchild, after = run(
         tmp_path,
@@ -205,7 +206,7 @@ def test_a_fork_after_use(tmp_path, expected, layer):
 
 
 @needs_fork
-@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+@pytest.mark.parametrize("layer", [slow_omp, "workqueue"])
 def test_transforms_in_children_of_a_process_that_has_used_kernels(tmp_path, layer):
     """As under a server that loads models and warms up before it forks: in children and their children."""
     parent, children = run(
@@ -384,7 +385,7 @@ def test_a_fork_before_use(tmp_path, expected, layer):
     assert parent == [expected, layer]
 
 
-@pytest.mark.parametrize("layer", ["omp", pytest.param("workqueue", marks=pytest.mark.slow), tbb])
+@pytest.mark.parametrize("layer", ["omp", slow_workqueue, tbb])
 @pytest.mark.parametrize(
     "method", ["spawn", pytest.param("forkserver", marks=[pytest.mark.slow, needs_fork])]
 )
@@ -428,8 +429,8 @@ def test_forked_children_draw_noise_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("backend", "layer"),
     [
-        ("loky", "omp"),
         ("threading", "workqueue"),
+        pytest.param("loky", "omp", marks=pytest.mark.slow),
         pytest.param("threading", "omp", marks=pytest.mark.slow),
         pytest.param("loky", "workqueue", marks=pytest.mark.slow),
         pytest.param("loky", "tbb", marks=TBB_MARKS),
@@ -460,7 +461,7 @@ def test_joblib(tmp_path, expected, backend, layer):
 @pytest.mark.parametrize(
     ("scheduler", "layer"),
     [
-        ("threads", "workqueue"),
+        pytest.param("threads", "workqueue", marks=pytest.mark.slow),  # tests/reference has one for the gate
         pytest.param("threads", "tbb", marks=TBB_MARKS),
         pytest.param("processes", "omp", marks=pytest.mark.slow),
         pytest.param("processes", "workqueue", marks=pytest.mark.slow),

@@ -93,6 +93,7 @@ def test_the_tutorial_runs_as_written(page, least, tmp_path):
     assert run >= least
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_first_page_run_on_the_tables_of_its_examples(tmp_path):
     """The page makes its people in Python; here they are written to the files that its commands name."""
     page = (DOCS / "start.md").read_text("utf-8")

@@ -46,7 +46,7 @@ CASES = [
     (2, 1, 0.6, 2.0),
     (3, 2, 0.9, 2.0),
     (5, 2, 1.0, 3.5),
-    (9, 2, 1.1, 2.0),
+    pytest.param(9, 2, 1.1, 2.0, marks=pytest.mark.slow),
     pytest.param(21, 3, 1.4, 2.0, marks=pytest.mark.slow),
 ]
 

@@ -36,7 +36,8 @@ def test_the_reported_neighbor_has_the_reported_effect(data):
     assert found.holds == "not private"
 
 
-def test_random_neighbors_move_less(data):
+@pytest.mark.parametrize("tries", [40, pytest.param(150, marks=pytest.mark.slow)])
+def test_random_neighbors_move_less(data, tries):
     Y, Z = data
     found = empirical_sensitivity(Y, Z[0], 0.6, 1)
     mean, averaged = geometry(Y, Z[0], 0.6, 1)
@@ -44,7 +45,7 @@ def test_random_neighbors_move_less(data):
     rng = np.random.default_rng(0)
     inside = naive.ball(Y, Z[0], 0.6)
     moved = np.zeros(3)
-    for _ in range(150):
+    for _ in range(tries):
         neighbor = Y.copy()
         neighbor[rng.choice(inside)] = Z[0] + 0.6 * rng.uniform(-1, 1, size=2)
         new_mean, new_averaged = geometry(neighbor, Z[0], 0.6, 1)

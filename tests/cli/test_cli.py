@@ -593,7 +593,12 @@ def test_a_bar_shows_rows_only_where_they_are_public(here):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupted_run_leaves_no_file(here, number, code):
     np.save("many.npy", np.random.default_rng(0).normal(size=(4_000_000, 2)))

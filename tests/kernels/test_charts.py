@@ -22,10 +22,11 @@ SIZES = [
     (20, 5, 200),
     (22, 7, 70),
 ]
+# those with most charts take the longest without the compiler: they run compiled only
+ALSO_NOT_COMPILED = [pytest.param(*size, marks=[pytest.mark.kernels] * (size[2] < 130)) for size in SIZES]
 
 
-@pytest.mark.kernels
-@pytest.mark.parametrize(("D", "d", "K"), SIZES)
+@pytest.mark.parametrize(("D", "d", "K"), ALSO_NOT_COMPILED)
 @pytest.mark.parametrize("passes", [1, 3])
 def test_projections(D, d, K, passes):
     centers, tangents, masses, rng = charts(D, d, K)
@@ -38,8 +39,7 @@ def test_projections(D, d, K, passes):
     assert ref_reached.any()
 
 
-@pytest.mark.kernels
-@pytest.mark.parametrize(("D", "d", "K"), SIZES)
+@pytest.mark.parametrize(("D", "d", "K"), ALSO_NOT_COMPILED)
 def test_corrections(D, d, K):
     centers, tangents, masses, rng = charts(D, d, K, seed=1)
     h = 0.8 * math.sqrt(D)

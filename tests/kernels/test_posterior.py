@@ -198,7 +198,12 @@ def test_parts_that_are_not_asked_for():
 
 
 # D = 10 multiplies with P, 30 and 60 and all without noise whiten
-COMPANY = [(10, 4, 0.4, 1.0), (10, 4, 0.0, 1.0), (30, 5, 0.4, 1.0), (60, 6, 0.4, 0.5), (60, 6, 0.0, 3.0)]
+COMPANY = [
+    (10, 4, 0.4, 1.0),
+    (10, 4, 0.0, 1.0),
+    (30, 5, 0.4, 1.0),
+    *(pytest.param(60, 6, *rest, marks=pytest.mark.slow) for rest in ((0.4, 0.5), (0.0, 3.0))),
+]
 
 
 @pytest.mark.parametrize(("D", "K", "noise", "apart"), COMPANY)

@@ -67,8 +67,18 @@ def test_against_the_loop_small(D, d):
     assert assert_tangents(Y, 0.6, d) > 35
 
 
+# widths below, at and above multiples of four, few and many columns, and every d
+QUICK = [(2, 1), (2, 2), (3, 2), (5, 3), (7, 1), (9, 2), (20, 5), (33, 1)]
+
+
 @pytest.mark.parametrize(
-    ("D", "d"), [(D, d) for D in (2, 3, 5, 7, 9, 20, 33) for d in (1, 2, 3, 5) if d <= D]
+    ("D", "d"),
+    [
+        pytest.param(D, d, marks=[pytest.mark.slow] * ((D, d) not in QUICK))
+        for D in (2, 3, 5, 7, 9, 20, 33)
+        for d in (1, 2, 3, 5)
+        if d <= D
+    ],
 )
 def test_against_the_loop(D, d):
     rng = np.random.default_rng(100 * D + d)
@@ -78,7 +88,7 @@ def test_against_the_loop(D, d):
     assert assert_tangents(Y, h, d, every=every) > 100 // every
 
 
-@pytest.mark.parametrize("D", [3, 9])
+@pytest.mark.parametrize("D", [3, pytest.param(9, marks=pytest.mark.slow)])
 def test_few_neighbors_have_no_tangent(D):
     rng = np.random.default_rng(D)
     # groups of 1 to 5 points, far apart: exactly those with d+1 or more get a basis
@@ -93,7 +103,7 @@ def test_few_neighbors_have_no_tangent(D):
         assert_tangents(Y, 3.0, d)
 
 
-@pytest.mark.parametrize(("D", "d"), [(3, 2), (7, 2), (20, 3)])
+@pytest.mark.parametrize(("D", "d"), [(3, 2), pytest.param(7, 2, marks=pytest.mark.slow), (20, 3)])
 def test_far_from_the_origin(D, d):
     # Coordinates of 1e5 h. Both sides sum products of differences from a mean. The differences of the
     # coordinates are exact and common to both; the mean is rounded, at 1e5 h eps, but a wrong mean enters
@@ -105,7 +115,7 @@ def test_far_from_the_origin(D, d):
     assert assert_tangents(Y, h, d, every=every) > 100 // every
 
 
-@pytest.mark.parametrize("D", [3, 7, 20])
+@pytest.mark.parametrize("D", [3, *(pytest.param(D, marks=pytest.mark.slow) for D in (7, 20))])
 @pytest.mark.parametrize("size", [1e-3, 1e-6])
 def test_tight_clusters_beside_spread_points(D, size):
     # Eight tight clusters in one leaf: about its middle, their scatter is size^2 of the moments, so without
@@ -123,7 +133,7 @@ def test_tight_clusters_beside_spread_points(D, size):
     assert assert_tangents(np.vstack([tight[order], spread, mixed]), 0.4, 2, conditioning=1e3) > 100
 
 
-@pytest.mark.parametrize("D", [9, 20, 33])
+@pytest.mark.parametrize("D", [9, *(pytest.param(D, marks=pytest.mark.slow) for D in (20, 33))])
 def test_isotropic_noise_goes_the_hard_way(D, monkeypatch):
     rng = np.random.default_rng(D)
     Y = rng.standard_normal((150, D))

@@ -299,6 +299,7 @@ def test_methods_denoise_a_circle(quick):
     assert make_shape("circle").distance(drawn).mean() == pytest.approx(row["to_manifold"], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_what_the_paper_s_constant_hides(quick):
     rows = rows_of(quick("privacy"))
     (needed,) = {

@@ -20,7 +20,9 @@ def algorithm_2(*arguments, **options):
     return DPManifoldDenoiser(*arguments, mechanism="projector", accept_risk=True, **options)
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "torus")) for name in FIGURES]
+)
 def test_published_figures(name):
     options, n, sigma, h, expected = FIGURES[name]
     shape = make_shape(name, **options)

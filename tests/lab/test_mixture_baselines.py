@@ -190,7 +190,9 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "all")) for name in VARIANTS]
+)
 def test_nothing_beats_the_exact_posterior(name):
     data = FactorData.draw(VARIANTS[name], 20_000, seed=1)  # 5 % of an error are five standard errors or more
     truth = data.truth

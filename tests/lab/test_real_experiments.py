@@ -207,6 +207,7 @@ def test_reduction_knows_the_queries_alone():
     assert (np.diff(spread) <= 1e-9).all()  # principal components, the largest first
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_single_cell_runs_on_a_small_set(tmp_path):
     write_cells(tmp_path)
@@ -309,6 +310,7 @@ def test_biomarkers_run_on_made_up_people(people_run):
     assert next(row["jaccard"] for row in results if row["method"] == "Raw") == 1.0
 
 
+@pytest.mark.slow
 def test_a_run_that_is_there_is_not_measured_again(people_run, monkeypatch):
     folder, names = people_run
     monkeypatch.setattr(biomarkers, "load", None)

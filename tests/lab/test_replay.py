@@ -15,7 +15,15 @@ CASES = {case.name: case for case in replays.cases()}
 CONTROLS = {case.name: case for case in replays.controls()}
 
 
-@pytest.mark.parametrize("name", CASES)
+def slow_in_one_way(names, *long):
+    """Parameters: those that start with one of `long` are only slow tests for neighbours of one kind."""
+    return [
+        pytest.param(name, marks=[pytest.mark.slow] * (name.startswith(long) and "add-remove" in name))
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize("name", slow_in_one_way(CASES, "command: fit with a report"))
 def test_neighbours_are_alike(name):
     pairs = 1 if "report" in name else 3 if "atlas" in name or "command" in name else 5
     made = replays.replay(CASES[name], pairs, seed=1)
@@ -36,7 +44,7 @@ for way in ("replace-one", "add-remove"):
     SHOWN[f"a line that a command prints, {way}"] = {"printed"}
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", slow_in_one_way(CONTROLS, "bounds of a paid", "a line that a command"))
 def test_a_route_that_peeks_is_caught_by_what_it_shows(name):
     made = replays.replay(CONTROLS[name], 20, control=True)
     assert made.passed

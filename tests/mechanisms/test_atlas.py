@@ -214,7 +214,7 @@ def test_no_signal_is_said_plainly():
         release_atlas(points, anchors, **settings, accept_risk=True)
 
 
-@pytest.mark.parametrize("columns", [3, 20])
+@pytest.mark.parametrize("columns", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_budget_for_noise_alone_is_not_spent(columns, tmp_path):
     shape = make_shape("sphere", ambient=columns)
     data = simulate(shape, n=3000, m=400, sigma=0.05, rng=np.random.default_rng(0))

@@ -109,7 +109,9 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "torus")) for name in FIGURES]
+)
 def test_figures(name):
     options, n, sigma, h, figure = FIGURES[name]
     shape = make_shape(name, **options)

@@ -67,7 +67,9 @@ def test_parts_of_the_predicted_error():
     assert found.final_error(0.8 * h).bias == pytest.approx(0.8**3 * error.bias)
 
 
-@pytest.mark.parametrize(("name", "delta"), [("wavy-sheet", 1e-6), ("helix", 0.1)])
+@pytest.mark.parametrize(
+    ("name", "delta"), [("wavy-sheet", 1e-6), pytest.param("helix", 0.1, marks=pytest.mark.slow)]
+)
 def test_the_predicted_error_is_near_the_error(name, delta):
     shape = HELD_OUT[name]()
     data = simulate(shape, 30_000, 1000, 0.05, np.random.default_rng(3))

@@ -90,7 +90,7 @@ def test_too_many_components_are_foreseen():
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])
-@pytest.mark.parametrize("m", [30, 300])
+@pytest.mark.parametrize("m", [30, pytest.param(300, marks=pytest.mark.slow)])
 def test_predicted_errors_are_those_that_come_out(m, missing):
     """One component of 20,000 records, judged by the truth of the queries: within a factor 1.25."""
     truth = people(m, 1)

@@ -53,7 +53,7 @@ COMMAND = """
 
 
 @pytest.mark.parametrize("program", [PROGRAM, COMMAND], ids=["Python", "command line"])
-@pytest.mark.parametrize("preprocessed", [False, True])
+@pytest.mark.parametrize("preprocessed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_a_transform_loads(tmp_path, program, preprocessed):
     points = np.random.default_rng(1).uniform(-1.0, 1.0, size=(50, 3))
     preprocess = Preprocessor((0.0,) * 3, (1.0,) * 3, column_names=("a", "b", "c")) if preprocessed else None

@@ -546,7 +546,7 @@ print(json.dumps([rows, total, pa.default_memory_pool().max_memory(), tracemallo
 """
 
 
-@pytest.mark.parametrize("row_group_size", [5_000, 10**6])
+@pytest.mark.parametrize("row_group_size", [pytest.param(5_000, marks=pytest.mark.slow), 10**6])
 def test_memory_does_not_grow_with_the_file(tmp_path, row_group_size):
     """Many small row groups, and one that holds the whole file."""
     n, D = 600_000, 20

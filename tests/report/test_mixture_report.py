@@ -52,6 +52,7 @@ def percent(value):
     return f"{digits(100.0 * value, 3)} %"
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("preprocess", [None, SCALES])
 def test_known_and_guessed(tmp_path, preprocess):
     mixture = make_mixture(NAMES, preprocess=preprocess)
@@ -129,6 +130,7 @@ def test_known_and_guessed(tmp_path, preprocess):
         assert section not in page.sections
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_components(tmp_path):
     mixture = make_mixture(NAMES, preprocess=SCALES)
     page = written(tmp_path, mixture=mixture)
@@ -153,6 +155,7 @@ def test_components(tmp_path):
     assert page.shares["budget"][0] == "start"
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("noise", [0.5, [0.5, 0.1, 0.3], {"crp": 0.2, "ldl": 10.0, "hba1c": 0.1}, 0.0])
 def test_truth_and_kinds_of_noise(tmp_path, noise):
     mixture = make_mixture(NAMES, preprocess=SCALES)
@@ -172,6 +175,7 @@ def test_truth_and_kinds_of_noise(tmp_path, noise):
     assert float(rows["filled in"][2]) < float(rows["filled in"][1])
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_queries_that_the_mixture_harms(tmp_path):
     mixture = make_mixture(NAMES)
@@ -204,6 +208,7 @@ def test_queries_that_the_mixture_harms(tmp_path):
         assert not framed(written(tmp_path, mixture=mixture, queries=raw, noise=0.5))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_first_lines_without_queries(tmp_path):
     mixture = make_mixture(NAMES)
     page = written(tmp_path, mixture=mixture)
@@ -218,6 +223,7 @@ def test_first_lines_without_queries(tmp_path):
     assert not framed(page)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_too_few_records_are_not_trusted(tmp_path):
     """A mixture that is mostly noise expects small errors: neither it nor the page may say that it helps."""
     mixture = make_mixture(NAMES)
@@ -263,6 +269,7 @@ def test_odd_queries(tmp_path):
     assert len(page.html) < 2_000_000
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_clipped_and_failed(tmp_path):
     mixture = make_mixture(NAMES, preprocess=SCALES)
     raw, _ = make_queries(mixture, m=20, share=0.0)
@@ -272,6 +279,7 @@ def test_clipped_and_failed(tmp_path):
     assert found == ["1", "5 %", "3"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_ledger_of_a_mixture(tmp_path):
     ledger = Ledger(tmp_path / "l.db")
     ledger.create("cohort", 2.0, 1e-6)

@@ -93,6 +93,7 @@ def written(tmp_path, name="report.html", **arguments):
 # What it says
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_numbers_are_those_of_the_run(tmp_path):
     atlas, run = make_atlas(), make_run()
     page = written(tmp_path, atlas=atlas, **run, title="A run", parameters={"dim": 2, "tau": 1 / 3})
@@ -125,6 +126,7 @@ def test_numbers_are_those_of_the_run(tmp_path):
     assert page.text.split("\n300 public queries of 3 columns")[0].split() == ["A", "run", "A", "run"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_spends_and_shares(tmp_path):
     atlas = make_atlas()
     page = written(tmp_path, atlas=atlas, **make_run())
@@ -145,6 +147,7 @@ def test_spends_and_shares(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_signal_of_every_chart(tmp_path):
     atlas = make_atlas()
     page = written(tmp_path, atlas=atlas, **make_run())
@@ -191,6 +194,7 @@ def naive_geometry(run, points, k, own):
     }
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_geometry(tmp_path):
     run, atlas = make_run(m=90), make_atlas()
     rng = np.random.default_rng(5)
@@ -213,6 +217,7 @@ def test_geometry(tmp_path):
     assert len(page.tables["geometry"]) == 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_columns_that_moved_most(tmp_path):
     run = make_run(m=50, D=20)
     moved = run["status"] == "ok"
@@ -227,6 +232,7 @@ def test_columns_that_moved_most(tmp_path):
     assert "The 15 of 20 columns that moved most" in page.text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_truth(tmp_path):
     run = make_run()
     truth = run["queries"] + 0.1
@@ -237,6 +243,7 @@ def test_truth(tmp_path):
         assert page.rows("truth")[name] == [digits(value, 3) for value in figures]
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("guarantee", [GUARANTEE, SEEDED, PAPER])
 def test_guarantee_in_one_sentence(tmp_path, guarantee):
     page = written(tmp_path, guarantee=guarantee, **make_run())
@@ -271,6 +278,7 @@ def test_meaning_in_plain_words(mu, right):
         assert said == (guarantee.holds != "not private")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_mathematics_is_under_details(tmp_path):
     told = Verdict("helps", "The error falls.", 0.1, 0.07, 0.05)
     page = written(tmp_path, atlas=make_atlas(verdict=told), **make_run())
@@ -290,6 +298,7 @@ def framed(page):
     return any(a.get("id") == "verdict" and a.get("class") == "framed" for _, a in page.attributes)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("word", "after", "heading"),
     [
@@ -313,6 +322,7 @@ def test_verdict_in_the_first_lines(tmp_path, word, after, heading):
     assert "in the units of the data" in page.sections["verdict"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_verdict_without_noise(tmp_path):
     sentence = "The atlas reaches 100% of the public points; their noise was not given."
     for word, heading in (("helps", "Whether it helps is not known"), ("harm likely", "Harm was predicted")):
@@ -329,6 +339,7 @@ def test_verdict_without_noise(tmp_path):
         assert not framed(page)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_queries_out_of_reach_show(tmp_path):
     told = Verdict("helps", "It fell.", 0.1, 0.07, 0.05)
     for atlas in (make_atlas(), make_atlas(verdict=told)):
@@ -337,6 +348,7 @@ def test_queries_out_of_reach_show(tmp_path):
         assert framed(page)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_accepted_risk_shows(tmp_path):
     told = Verdict("harm likely", "It will harm.", 0.1, 0.2)
     noted = with_conditions(GUARANTEE, risk_noted(told, True))
@@ -344,6 +356,7 @@ def test_accepted_risk_shows(tmp_path):
     assert "A risk to the result, not to privacy, was accepted" in page.sections["verdict"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_truth_in_the_first_lines(tmp_path):
     run = make_run(outside=0.0)
     for truth, heading in ((run["denoised"], "It helps"), (run["queries"], "It does harm")):
@@ -354,6 +367,7 @@ def test_truth_in_the_first_lines(tmp_path):
         assert framed(page) == (heading != "It helps")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_no_green_and_no_thresholds_of_its_own(tmp_path):
     """Colour is no verdict: what is unconditional is written in ink."""
     page = written(tmp_path, atlas=make_atlas(), **make_run())
@@ -400,6 +414,7 @@ def test_thresholds_of_the_docs_are_those_of_the_code():
 # The ledger
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_is_left(tmp_path):
     ledger = Ledger(tmp_path / "l.db")
     fingerprint = "f1n6e4p417"
@@ -435,6 +450,7 @@ def test_what_is_left(tmp_path):
     assert page.shares["budget"][2] == "this run"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_conditional_spend_shows(tmp_path):
     ledger = Ledger(tmp_path / "l.db")
     ledger.create("a", 1.0, 1e-6)
@@ -460,6 +476,7 @@ def test_everything_outside(tmp_path):
     ]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_all_kinds_of_status(tmp_path):
     run = make_run(m=6)
     run["status"] = np.array(["ok", "no_neighbor", "failed", "outside", "clipped", "ok"])
@@ -522,6 +539,7 @@ def test_sampled_rows():
     assert 40_000 < rows.mean() < 60_000
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_preprocessed_units(tmp_path):
     scale = np.array([2.0, 10.0, 0.5])
     preprocess = Preprocessor(center=(5.0, 5.0, 5.0), scale=tuple(scale), clip=100.0)
@@ -570,7 +588,9 @@ def test_the_plane_of_points_that_vary_equally_in_all_directions_does_not_depend
 # Nothing gets through, nothing is fetched
 
 
-def hostile_page(tmp_path):
+@pytest.fixture(scope="module")
+def hostile_page(tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("hostile")
     ledger = Ledger(tmp_path / "l.db")
     name = "<script>alert('dataset')</script>"
     ledger.create(name, 1.0, 1e-6)
@@ -597,8 +617,8 @@ def hostile_page(tmp_path):
     )
 
 
-def test_hostile_texts_are_texts(tmp_path):
-    page = hostile_page(tmp_path)
+def test_hostile_texts_are_texts(hostile_page):
+    page = hostile_page
     assert not {"script", "svg", "b", "u", "a", "p>", "link", "iframe", "object"} & set(page.tags)
     assert page.text.count("<script>alert(1)</script>") >= 8
     assert "49" not in page.sections["conditions"]
@@ -610,8 +630,8 @@ def test_hostile_texts_are_texts(tmp_path):
             assert re.match(r"width:\d+\.?\d*%$" if name == "style" else "data:image/", value)
 
 
-def test_nothing_is_fetched(tmp_path):
-    html = hostile_page(tmp_path).html.replace("http://x", "")  # the text of a parameter
+def test_nothing_is_fetched(hostile_page):
+    html = hostile_page.html.replace("http://x", "")  # the text of a parameter
     pictures = re.findall(r'src="data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)"', html)
     assert len(pictures) == html.count("<img ") == 5
     rest = re.sub(r'src="data:[^"]*"', "", html)
@@ -625,6 +645,7 @@ def test_nothing_is_fetched(tmp_path):
         assert "<script" not in svg
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_section(tmp_path):
     picture = Picture("data:image/png;base64,AAAA", "what it shows", "a caption")
     section = Section("More", ("One.", "Two."), ("", "a"), (("x", "1"), ("y", "2")), (picture,), PAPER)
@@ -648,6 +669,7 @@ def test_same_bytes_but_for_the_time(tmp_path):
     assert len(first) < len(pages[0].html)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("before")
@@ -667,6 +689,7 @@ def test_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["report.html"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_write_that_fails_halfway(tmp_path, monkeypatch):
     from dpmd_fast.report import page as report
 
@@ -681,6 +704,7 @@ def test_a_write_that_fails_halfway(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_places_that_cannot_be_written(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
@@ -741,6 +765,7 @@ def test_data_are_not_parameters(tmp_path, secret):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_parameters_of_an_estimator(tmp_path):
     from dpmd_fast import DPManifoldDenoiser
 

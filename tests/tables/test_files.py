@@ -526,7 +526,7 @@ def test_points_that_are_put_back(source, tmp_path, monkeypatch):
 # --- threads and memory
 
 
-@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+@pytest.mark.parametrize("layer", ["omp", pytest.param("workqueue", marks=pytest.mark.slow)])
 def test_no_threading_layer_is_started(tmp_path, layer):
     code = """
         import sys

@@ -385,7 +385,7 @@ def test_streams_need_memory_for_one_batch(tmp_path):
                 yield pa.record_batch([pa.array(rng.uniform(2, 3, 20_000)) for _ in range(4)], schema=schema)
 
         peaks = []
-        for number in (20, 400):  # the second stream holds 256 MB
+        for number in (20, 150):  # the second stream holds 96 MB
             rows = 0
             for batch in atlas.transform(pa.RecordBatchReader.from_batches(schema, batches(number))):
                 rows += batch.num_rows

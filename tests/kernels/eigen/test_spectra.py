@@ -106,7 +106,12 @@ def digest():
 
 @pytest.mark.skipif(JIT_DISABLED, reason="needs the compiler")
 @pytest.mark.parametrize(
-    "settings", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_OPT": "1"}, {"OPENBLAS_CORETYPE": "Prescott"}]
+    "settings",
+    [
+        {"NUMBA_CPU_NAME": "generic"},
+        pytest.param({"NUMBA_OPT": "1"}, marks=pytest.mark.slow),
+        pytest.param({"OPENBLAS_CORETYPE": "Prescott"}, marks=pytest.mark.slow),
+    ],
 )
 def test_bits_do_not_depend_on_the_target(settings):
     assert on_another_target(__file__, digest, **settings) == digest()

@@ -137,7 +137,7 @@ def test_cutting_the_stream_changes_nothing(share):
     assert (drip(Source(), 2000, share, keep=False) != ref[:2000]).any()
 
 
-@pytest.mark.parametrize("share", [1, 2, 3])
+@pytest.mark.parametrize("share", [1, *(pytest.param(share, marks=pytest.mark.slow) for share in (2, 3))])
 def test_short_buffers_are_not_biased(share):
     # a longer buffer loses fewer variates: more are needed to see it
     count = {1: 150_000, 2: 300_000, 3: 600_000}[share]

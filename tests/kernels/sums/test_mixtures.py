@@ -112,6 +112,7 @@ def digest():
 
 
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+@pytest.mark.slow  # the gate has those of test_spectra.py and of tests/kernels/vector
 def test_another_target_gives_the_same_bits():
     assert on_another_target(__file__, digest, NUMBA_CPU_NAME="generic") == digest()
 

@@ -17,8 +17,9 @@ from dpmd_fast.privacy.lattice import choose_lattice
 SIZES = [(2, 1, 5), (3, 1, 67), (3, 2, 70), (9, 3, 130), (12, 2, 1)]
 
 
-@pytest.mark.kernels
-@pytest.mark.parametrize(("D", "d", "K"), SIZES)
+@pytest.mark.parametrize(
+    ("D", "d", "K"), [pytest.param(*size, marks=[pytest.mark.kernels] * (size[2] < 130)) for size in SIZES]
+)
 def test_residual_moments(D, d, K):
     Y, field, frames, centers, tangents, h = residual_problem(D, d, K, 150)
     X, reached = apply_fields([field], Y)
@@ -58,7 +59,7 @@ def test_residual_sums_are_bounded_and_do_not_depend_on_blocks():
     assert largest > 0.99 * lattice.bound**2, "nearly every record is scaled to the bound"
 
 
-@pytest.mark.parametrize(("D", "d"), [(9, 3), (20, 5), (22, 7)])
+@pytest.mark.parametrize(("D", "d"), [(9, 3), pytest.param(20, 5, marks=pytest.mark.slow), (22, 7)])
 def test_with_many_columns_a_record_adds_the_same_in_every_company(D, d):
     Y, field, frames, _, _, _ = residual_problem(D, d, 130, 300)
     Y *= 0.7

@@ -123,6 +123,8 @@ def digest() -> str:
 
 
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
-@pytest.mark.parametrize("settings", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_OPT": "1"}])
+@pytest.mark.parametrize(
+    "settings", [{"NUMBA_CPU_NAME": "generic"}, pytest.param({"NUMBA_OPT": "1"}, marks=pytest.mark.slow)]
+)
 def test_another_target_gives_the_same_bits(settings):
     assert on_another_target(__file__, digest, **settings) == digest()

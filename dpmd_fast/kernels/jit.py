@@ -223,6 +223,7 @@ class _SingleBlas:
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
+                self._take_over()
                 self._limits = _blas().limit(limits=1, user_api="blas")
             self._inside += 1
 
@@ -230,7 +231,16 @@ class _SingleBlas:
         with self._lock:
             self._inside -= 1
             if self._inside == 0:
+                self._take_over()
                 self._limits.restore_original_limits()
+                self._take_over()
+
+    @staticmethod
+    def _take_over() -> None:
+        """Let this thread set limits: threadpoolctl hears only the first that did, and ignores all others."""
+        for library in _blas().lib_controllers:
+            if hasattr(library, "clear_controlling_thread"):  # in newer versions
+                library.clear_controlling_thread(force=True)
 
 
 _single_blas = _SingleBlas()

@@ -17,7 +17,7 @@ import threadpoolctl
 from threadpoolctl import threadpool_info
 
 import dpmd_fast
-from dpmd_fast.kernels.jit import resolve_threads, threads
+from dpmd_fast.kernels.jit import resolve_threads, single_blas, threads
 from dpmd_fast.kernels.search.balls import count_neighbors
 from dpmd_fast.kernels.search.index import build_index
 
@@ -86,6 +86,24 @@ def test_overlapping_limits_of_two_threads_are_restored():
         library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"
     ]
     assert after == before
+
+
+def test_blas_is_limited_in_every_thread():
+    """Of threads that set limits, threadpoolctl hears the first only, as long as it lives."""
+    found = []
+
+    def use():
+        with single_blas():
+            found.extend(
+                library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+            )
+
+    kept = threadpoolctl.ThreadpoolController().limit(limits=2, user_api="blas")  # by this thread
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join(60.0)
+    kept.restore_original_limits()
+    assert set(found) == {1}
 
 
 # Compiled code is kept, until any kernel file changes

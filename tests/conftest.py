@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 
-import passive_threads  # noqa: F401  (before all that loads OpenMP)
 import pytest
 import shifted
 

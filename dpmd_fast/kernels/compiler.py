@@ -20,6 +20,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.typed_passes import NativeLowering, NativeParforLowering, NopythonTypeInference
 
+from dpmd_fast.kernels.layer import start_layer
 from dpmd_fast.kernels.lock import ROWS, LowerWithLock
 
 
@@ -96,6 +97,7 @@ class _LowerParallelKernel(NativeParforLowering):
     _name = "lower_parallel_kernel"
 
     def run_pass(self, state: Any) -> bool:
+        start_layer()
         _start_library(state)
         return bool(super().run_pass(state))
 

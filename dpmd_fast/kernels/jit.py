@@ -25,6 +25,7 @@ import numba
 
 from dpmd_fast.kernels.cache import secure
 from dpmd_fast.kernels.compiler import BorrowingCompiler, KernelCompiler, StagedCompiler
+from dpmd_fast.kernels.layer import start_layer
 from dpmd_fast.kernels.width import chosen_width
 
 _config: Any = numba.config
@@ -124,15 +125,17 @@ def _keyed(dispatcher: Any) -> Any:
             raise RuntimeError("no folder that others cannot write")
         file = cache._cache_file
         file._source_stamp = (file._source_stamp, kernel_digest())
-        _ignore_cache_errors(cache)
+        _ignore_cache_errors(cache, parallel=bool(dispatcher.targetoptions["parallel"]))
     return dispatcher
 
 
-def _ignore_cache_errors(cache: Any) -> None:
+def _ignore_cache_errors(cache: Any, *, parallel: bool) -> None:
     """Let a folder that is full, read-only or damaged cost time only: compile, and keep nothing."""
     load, save = cache.load_overload, cache.save_overload
 
     def try_load(signature: Any, context: Any) -> Any:
+        if parallel:
+            start_layer()  # Numba would, with the code
         try:
             return load(signature, context)
         except Exception:  # of a damaged file: anything
@@ -191,6 +194,7 @@ def threads(n_threads: int | None = None, chunk: int = 0) -> Iterator[int]:
     per thread, for loops whose iterations differ widely in cost.
     """
     refuse_after_fork()
+    start_layer()
     count = resolve_threads(n_threads)
     before_threads = numba.get_num_threads()
     before_chunk = numba.get_parallel_chunksize()

@@ -106,6 +106,29 @@ def test_blas_is_limited_in_every_thread():
     assert set(found) == {1}
 
 
+WAITING = """
+import os
+from dpmd_fast.kernels.search.balls import _count
+from dpmd_fast.kernels.signatures import types_of
+before = dict(os.environ)
+_count.compile(types_of("search.balls._count"))  # or loads it from the cache
+assert dict(os.environ) == before
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs GNU OpenMP")
+@pytest.mark.parametrize(("given", "spins"), [({}, 0), ({"GOMP_SPINCOUNT": "1234"}, 1234)])
+@pytest.mark.parametrize("cache", ["0", "1"])
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(given, spins, cache):
+    settings = {**os.environ, "OMP_DISPLAY_ENV": "VERBOSE", "NUMBA_THREADING_LAYER": "omp"}
+    settings |= {"DPMD_FAST_CACHE": cache, **given}
+    settings.pop("OMP_WAIT_POLICY", None)
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING], env=settings, capture_output=True, text=True, check=True
+    )
+    assert f"GOMP_SPINCOUNT = '{spins}'" in done.stderr
+
+
 # Compiled code is kept, until any kernel file changes
 
 SUM = """

@@ -30,6 +30,11 @@ from dpmd_fast.models.verdict import (
 
 _DRAWS = 4000  # from a mixture, to find the error that it expects
 
+#: What is said of a mixture that was released although too few records were predicted.
+MOSTLY_NOISE = (
+    "It was released although the check before the spend found too few records. Such a mixture is mostly "
+    "noise, and so is what it says of its own errors, also in its error bars."
+)
 #: Why points can be further from their cleaned values than a mixture expects.
 NOT_ALIKE = "they are not like the records, or their noise is not what was given"
 
@@ -82,6 +87,8 @@ def mixture_outcome(
             "this budget: it is mostly noise, and points are better left as they are."
         )
         return Verdict(TOO_FEW, sentence, raw, predicted.predicted_error)
+    if predicted.word == TOO_FEW:
+        return Verdict(TOO_FEW, MOSTLY_NOISE, raw, predicted.predicted_error)
     if records is not None and records.fewer:
         expected = max(expected, root(extrapolated(public, records.recipe, records.told, records.share)))
         doubt = (

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpmd_fast.arguments import Points
 from dpmd_fast.models.atlas import Atlas
 from dpmd_fast.models.mixture import Mixture
-from dpmd_fast.models.outcome import NOT_ALIKE, observed_error
+from dpmd_fast.models.outcome import MOSTLY_NOISE, NOT_ALIKE, observed_error
 from dpmd_fast.models.preprocessor import Floats
 from dpmd_fast.models.verdict import (
     HARM_LIKELY,
@@ -41,10 +41,6 @@ _HEADINGS = {
 _PREDICTED = {NO_GAIN: "No gain was predicted", HARM_LIKELY: "Harm was predicted"}
 _UNKNOWN = "Whether it helps is not known"
 _DOUBTFUL = "Do not rely on it: too few records"
-_MOSTLY_NOISE = (
-    "It was released although the check before the spend found too few records. Such a mixture is mostly "
-    "noise, and so is what it says of its own errors, here and in its error bars."
-)
 _NOT_GIVEN = "The noise of the queries was not given, so how much of it is left cannot be told."
 _MADS = (
     "One number for all columns is in MADs: the unit of a column is its median absolute deviation, the "
@@ -103,7 +99,7 @@ def model_headline(
         heading = "Most queries are out of reach" if far else _UNKNOWN
         return Headline(heading, far, _NOT_GIVEN, notes=tuple(notes))
     if _is_doubtful(model):
-        return Headline(_DOUBTFUL, True, _MOSTLY_NOISE, notes=tuple(notes))
+        return Headline(_DOUBTFUL, True, MOSTLY_NOISE, notes=tuple(notes))
     unknown = math.isnan(verdict.expected_error)
     heading = _HEADINGS[verdict.word]
     if unknown and verdict.word != TOO_FEW:
@@ -145,7 +141,7 @@ def cleaned_headline(whole: Whole, cleaned: Cleaned) -> Headline:
         sentence = "The queries have neither noise nor missing values: they come back as they are."
         return Headline("There is nothing to clean", True, sentence, notes=tuple(notes))
     if _is_doubtful(model):
-        return Headline(_DOUBTFUL, True, _MOSTLY_NOISE, notes=tuple(_risks(model.guarantee)))
+        return Headline(_DOUBTFUL, True, MOSTLY_NOISE, notes=tuple(_risks(model.guarantee)))
     table: Table | None
     table, note = _by_column(whole, cleaned, noisy, gone)
     word, parts = HELPS, []

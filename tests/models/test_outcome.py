@@ -241,6 +241,17 @@ def test_a_guessed_number_of_records_is_judged_by_what_was_found(n, word):
         assert "found about" not in made.verdict.sentence
 
 
+def test_a_mixture_of_too_few_records_is_not_trusted_about_itself():
+    """Mostly noise, it expects small errors of its own: what was predicted stands."""
+    rng = np.random.default_rng(0)
+    queries = rng.normal(size=(40, 6))
+    book = {"public": queries, "noise": 0.5, "budget": Budget(1.0, 1e-6), "seed": 1}
+    made = release_mixture(rng.normal(size=(200, 6)), accept_risk=True, **book)
+    assert made.verdict.word == "not enough records"
+    assert "mostly noise" in str(made.verdict)
+    assert math.isnan(made.verdict.expected_error)
+
+
 def test_a_public_number_of_records_cannot_be_overruled():
     data = simulate(make_shape("circle"), 60, 60, 0.1, np.random.default_rng(0))
     for release in (partial(release_atlas, anchors=data.queries, dim=1), release_mixture):

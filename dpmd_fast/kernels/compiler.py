@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
-from numba.core import ir, types
+from numba.core import ir
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_lock import global_compiler_lock
@@ -129,7 +129,7 @@ class KernelCompiler(StagedCompiler):
 
 @register_pass(mutates_CFG=False, analysis_only=True)
 class _CheckBorrowing(AnalysisPass):
-    """A helper that counts no references gets no array from a call and returns none: nobody would free it."""
+    """A helper that counts no references gets no memory from a call and returns none: nobody frees it."""
 
     _name = "check_borrowing"
 
@@ -140,16 +140,13 @@ class _CheckBorrowing(AnalysisPass):
         assigned = (one for block in state.func_ir.blocks.values() for one in block.find_insts(ir.Assign))
         calls = (one for one in assigned if isinstance(one.value, ir.Expr) and one.value.op == "call")
         made = [state.return_type, *(state.typemap[call.target.name] for call in calls)]
-        if any(map(_holds_array, made)):
+        models = state.targetctx.data_model_manager
+        if any(models[kind].contains_nrt_meminfo() for kind in made):
             name = state.func_id.func_qualname
-            raise TypeError(f"{name} makes or returns an array: must be a device with memory=True")
+            raise TypeError(
+                f"{name} makes or returns an array, a list or a text: must be a device with memory=True"
+            )
         return False
-
-
-def _holds_array(kind: Any) -> bool:
-    if isinstance(kind, types.BaseTuple):
-        return any(map(_holds_array, cast(Any, kind)))
-    return isinstance(kind, types.Array)
 
 
 class BorrowingCompiler(CompilerBase):

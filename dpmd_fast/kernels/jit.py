@@ -282,7 +282,7 @@ def _blas() -> Any:
     import scipy.linalg.cython_lapack  # noqa: F401  (loads the BLAS that compiled kernels call)
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api="blas")  # limits of other libraries stay as they are
 
 
 def refuse_after_fork() -> None:

@@ -92,6 +92,17 @@ def _gets(values):
     return made[0] + n
 
 
+@device(memory=True)
+def _maybe(values):
+    return values[1:] if values[0] > 0.0 else None
+
+
+@device
+def _takes_maybe(values):
+    found = _maybe(values)
+    return 0.0 if found is None else 1.0
+
+
 @device
 def _returns(values):
     return 0.0, values[1:]
@@ -103,7 +114,7 @@ def _adds(values):
 
 
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
-@pytest.mark.parametrize("helper", [_gets, _returns, _adds])
+@pytest.mark.parametrize("helper", [_gets, _takes_maybe, _returns, _adds])
 def test_arrays_that_nobody_would_free_are_refused(helper):
     @kernel
     def calls(values):

@@ -106,6 +106,19 @@ def test_blas_is_limited_in_every_thread():
     assert set(found) == {1}
 
 
+def test_limits_of_openmp_stay_as_they_are():
+    pytest.importorskip("sklearn.cluster")  # has an OpenMP that threadpoolctl knows
+
+    def limits():
+        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "openmp"]
+
+    with threads(2):
+        limited = threadpoolctl.ThreadpoolController().limit(limits=1, user_api="openmp")
+    after = limits()
+    limited.restore_original_limits()
+    assert set(after) == {1}
+
+
 WAITING = """
 import os
 from dpmd_fast.kernels.search.balls import _count

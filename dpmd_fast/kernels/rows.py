@@ -22,6 +22,7 @@ _FIRST = 64  # rows of which the caller takes the time before it asks for help
 _WORTH = 5e-4  # seconds of work for each thread that make up for waking it
 _LEAST = 2e-4  # seconds that a range of rows should take: the call of a kernel takes 1e-5
 _ALONE = 2e-3  # seconds after which a thread that works alone looks again whether a core is idle
+_TICK = 1e-9  # seconds that a row takes at least
 _SHARE = 4  # ranges of each thread if all were as long as the next one; they get shorter toward the end
 _LOAD = "/proc/loadavg"
 _CORES = os.cpu_count() or 1  # asked once: it takes 1e-5 seconds
@@ -54,7 +55,7 @@ class _Shared:
 
     def __init__(self, work: Work, rows: range, each: float, count: int, *, idle_only: bool) -> None:
         self._work, self._rows, self._next = work, rows.stop, rows.start
-        self._least, self._alone = max(1, int(_LEAST / each)), max(1, int(_ALONE / each))
+        self._each = each
         self._count, self._idle_only = count, idle_only
         self._lock = threading.Lock()
         self._helpers: list[Future[None]] = []
@@ -64,9 +65,13 @@ class _Shared:
         try:
             while True:
                 self._invite()
-                if (part := self._take(self._least if self._helpers else self._alone)) is None:
+                seconds = _LEAST if self._helpers else _ALONE
+                if (part := self._take(self._rows_of(seconds))) is None:
                     break
+                start = perf_counter()
                 self._work(*part)
+                # of a few rows, the first of all, most is what a call takes
+                self._each = min(self._each, (perf_counter() - start) / (part[1] - part[0]))
         finally:
             self._next = self._rows  # after an error: nobody begins anything
             for helper in self._helpers:
@@ -75,7 +80,7 @@ class _Shared:
 
     def _invite(self) -> None:
         active = [helper for helper in self._helpers if not helper.done() or helper.exception()]
-        wanted = min(self._count - 1 - len(active), (self._rows - self._next) // self._least - 1)
+        wanted = min(self._count - 1 - len(active), (self._rows - self._next) // self._rows_of(_LEAST) - 1)
         if wanted > 0 and self._idle_only:
             wanted = min(wanted, idle_cores())
         self._helpers = active
@@ -86,8 +91,13 @@ class _Shared:
             self._count = 1
 
     def _help(self) -> None:
-        while not (self._idle_only and idle_cores() < 0) and (part := self._take(self._least)) is not None:
+        while not (self._idle_only and idle_cores() < 0):
+            if (part := self._take(self._rows_of(_LEAST))) is None:
+                break
             self._work(*part)
+
+    def _rows_of(self, seconds: float) -> int:
+        return max(1, int(seconds / max(self._each, _TICK)))
 
     def _take(self, least: int) -> tuple[int, int] | None:
         with self._lock:
@@ -96,7 +106,7 @@ class _Shared:
             if left <= 0:
                 return None
             size = max(least, left // (_SHARE * self._count))
-            self._next = first + size if left - size >= self._least else self._rows
+            self._next = first + size if left - size >= self._rows_of(_LEAST) else self._rows
             return first, self._next
 
 

@@ -70,6 +70,23 @@ def test_one_thread_stays_alone(idle, monkeypatch, rows, each, n_threads):
     assert work.threads == {threading.get_ident()}
 
 
+def test_what_a_call_takes_is_not_taken_for_the_time_of_rows(monkeypatch):
+    """A call takes as long as 500 rows: one thread has no use for many ranges."""
+    now, calls = [0.0], []
+
+    def work(first, last):
+        calls.append((first, last))
+        now[0] += 1e-4 + 2e-7 * (last - first)
+
+    monkeypatch.setattr(rows_module, "idle_cores", lambda: 0)
+    monkeypatch.setattr(rows_module, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(rows_module, "resolve_threads", lambda n_threads: 2)
+    each_row(work, 10_000)
+    assert calls[0][0] == 0
+    assert calls[-1][1] == 10_000
+    assert len(calls) <= 5
+
+
 @pytest.mark.parametrize("cores", [0, -3])
 def test_no_core_is_idle(monkeypatch, cores):
     monkeypatch.setattr(rows_module, "idle_cores", lambda: cores)

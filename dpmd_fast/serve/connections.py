@@ -20,10 +20,9 @@ import termios
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 # Seconds between looks. A message of 800 MB from the same machine took a worker from 226 to 533 MB, with a
 # limit of 256 MB (benchmarks/serve.py).
@@ -55,8 +54,17 @@ def open_files(wanted: int = 4 * _MOST) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-@dataclass(frozen=True)
-class Link:
+class _Borrowed(socket.socket):
+    """A socket of somebody else, who closes it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(fileno=number)
+
+    def __exit__(self, *problem: object) -> None:
+        self.detach()
+
+
+class Link(NamedTuple):
     """A connection to our port, by the number of its descriptor, which may be another file's at any time.
 
     No new descriptor is made to look at it: a flood of connections leaves none.
@@ -68,14 +76,14 @@ class Link:
 
     def size_by_now(self) -> int:
         """Return the bytes that this process has read by now, or more."""
-        with suppress(OSError), _borrowed(self.number) as one:
+        with suppress(OSError), _Borrowed(self.number) as one:
             if _identity(self.number) == self.identity:
                 unread = _unread(one)  # first: what comes in between must not be missing
                 return _state_and_received(one)[1] - unread
         return self.size
 
     def shut(self) -> bool:
-        with suppress(OSError), _borrowed(self.number) as one:
+        with suppress(OSError), _Borrowed(self.number) as one:
             if _identity(self.number) == self.identity:
                 one.shutdown(socket.SHUT_RDWR)
                 return True
@@ -91,13 +99,16 @@ def links(port: int) -> dict[str, list[Link]]:
     """
     found: dict[str, list[Link]] = {}
     for number in _descriptors():
-        with suppress(OSError), _borrowed(number) as one:  # no socket, closed meanwhile, or not connected
-            if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getsockname()[1] != port:
-                continue
-            state, size = _state_and_received(one)
-            if state in _TAKES_BYTES:
-                link = Link(number, _identity(number), size - _unread(one))
-                found.setdefault(_key(one.getpeername()), []).append(link)
+        try:
+            with _Borrowed(number) as one:
+                if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getsockname()[1] != port:
+                    continue
+                state, size = _state_and_received(one)
+                if state in _TAKES_BYTES:
+                    link = Link(number, _identity(number), size - _unread(one))
+                    found.setdefault(_key(one.getpeername()), []).append(link)
+        except OSError:  # no socket, closed meanwhile, or not connected
+            continue
     return found
 
 
@@ -106,15 +117,6 @@ def _descriptors() -> Iterable[int]:
         return [int(entry) for entry in os.listdir(_FOLDER)]
     except OSError:  # none is free to read the folder with: so all numbers are in use
         return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-
-
-@contextmanager
-def _borrowed(number: int) -> Iterator[socket.socket]:
-    one = socket.socket(fileno=number)
-    try:
-        yield one
-    finally:
-        one.detach()
 
 
 def _identity(number: int) -> int:

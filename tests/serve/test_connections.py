@@ -186,7 +186,7 @@ def test_a_new_connection_of_the_same_peer_inherits_no_bytes(scene, monkeypatch)
 
 
 def test_connections_are_listed_once_in_a_look(scene, monkeypatch):
-    """And counted again only where batches were finished: 1,000 that are idle take 20 ms of a core."""
+    """And counted again only where batches were finished: 1,000 that are idle take 30 ms of a core."""
     again = []
     monkeypatch.setattr(Link, "size_by_now", lambda link: again.append(link.identity) or link.size)
     scene.sizes = {5000 + number: 0 for number in range(10)}

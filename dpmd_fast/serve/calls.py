@@ -35,10 +35,13 @@ class Limits:
     idle_seconds: float = 60.0  # for which a call may wait for its client
     memory: int = 4 << 30  # bytes of the process, which the system enforces
 
-    @property
-    def message_bytes(self) -> int:
-        """Received at once, above which the connection is closed; less is refused with a reason."""
-        return 4 * self.batch_bytes + _WINDOW
+    def message_bytes(self, calls: int) -> int:
+        """Received at once for calls of one client, above which it is cut off; less is refused with a reason.
+
+        One call may send a batch that is too large; each further one, a batch and what gRPC receives ahead.
+        """
+        one, more = 4 * self.batch_bytes + _WINDOW, self.batch_bytes + _WINDOW
+        return max(one, min(one + (calls - 1) * more, self.held_bytes))
 
     @property
     def held_bytes(self) -> int:
@@ -96,10 +99,17 @@ class Call:
 
 
 class Calls:
-    """All open calls of a process."""
+    """All open calls of a process.
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    Parameters
+    ----------
+    limits : Limits
+    watched : bool
+        Whether somebody asks for `credits`: otherwise nothing is credited.
+    """
+
+    def __init__(self, limits: Limits, watched: bool = True) -> None:
+        self.limits, self._watched = limits, watched
         self._lock = threading.Lock()
         self._open: set[Call] = set()
         self._held = 0
@@ -118,6 +128,8 @@ class Calls:
 
     def credit(self, peer: str, size: int = _CALL_BYTES) -> None:
         """Count bytes that a client has sent and that are dealt with; also a call with a token by itself."""
+        if not self._watched:
+            return
         with self._lock:
             self._credits[peer] += size
 

@@ -8,7 +8,6 @@ worker is ready waits for one.
 
 from __future__ import annotations
 
-import resource
 import selectors
 import socket
 import threading
@@ -16,6 +15,7 @@ import time
 from collections import Counter, deque
 from contextlib import suppress
 
+from dpmd_fast.serve.connections import open_files
 from dpmd_fast.serve.log import log
 
 _BUFFER = 1 << 18  # bytes that are handed on at once
@@ -256,10 +256,4 @@ class Forwarder(threading.Thread):
 
 def room() -> int:
     """Return how many connections there can be, each with two open files; raise the limit of open files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * _MOST + 100
-    if soft < wanted:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, wanted), hard))
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max(1, min(_MOST, (soft - 100) // 2))
+    return max(1, min(_MOST, (open_files(2 * _MOST + 100) - 100) // 2))

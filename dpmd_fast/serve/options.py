@@ -15,7 +15,7 @@ from dpmd_fast.serve.calls import Limits
 from dpmd_fast.serve.tokens import read_private, read_tokens
 
 _MOST_WORKERS = 256
-_LEAST_MEMORY = 2 << 30  # bytes: a message may take 256 MB before its connection is closed, batches a quarter
+_LEAST_MEMORY = 2 << 30  # bytes: a message may take 288 MB before its connection is closed, batches a quarter
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from dpmd_fast.serve.answers import (
     hide_tracebacks,
 )
 from dpmd_fast.serve.calls import Call, Calls, Limits, sent_bytes_of
-from dpmd_fast.serve.connections import Watch
+from dpmd_fast.serve.connections import Watch, watchable
 from dpmd_fast.serve.log import log
 from dpmd_fast.serve.metrics import Metrics, prometheus
 from dpmd_fast.serve.registry import Registry, Served
@@ -136,7 +136,7 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
         metrics: Callable[[], str] | None = None,
         log_calls: bool = True,
     ) -> None:
-        self.counts, self.calls = Metrics(), Calls(limits or Limits())
+        self.counts, self.calls = Metrics(), Calls(limits or Limits(), watchable())
         hide_tracebacks()
         self._refused_at = -1.0
         self._registry, self._reload, self._log_calls = registry, reload, log_calls
@@ -154,7 +154,8 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
             self.calls.limits.message_bytes,
             lambda why: log("connection closed", why=why),
         )
-        self._watch.start()
+        if watchable():
+            self._watch.start()
 
     def snapshot(self) -> dict[str, Any]:
         """Return the counts of this process."""

@@ -97,7 +97,7 @@ class Worker:
 
         from dpmd_fast.errors import UserOSError
         from dpmd_fast.serve.calls import Limits
-        from dpmd_fast.serve.forward import room
+        from dpmd_fast.serve.connections import open_files
         from dpmd_fast.serve.server import ModelServer
 
         limits = Limits(**request["limits"])
@@ -108,7 +108,7 @@ class Worker:
             return found  # the supervisor gives up
         with suppress(ValueError, OSError):  # a lower limit is set already
             resource.setrlimit(resource.RLIMIT_DATA, (limits.memory, limits.memory))
-        room()
+        open_files()
         tls = request["tls"]
         try:
             self._server = ModelServer(

@@ -1,6 +1,5 @@
 """Limits of a server in this process: sizes, numbers of calls, clients that stall or send garbage."""
 
-import contextlib
 import socket
 import sys
 import threading
@@ -12,7 +11,7 @@ import pytest
 from pyarrow import flight
 from serve.served import TOKEN, close_calls, exchange, make_table, open_calls, options, running, until
 
-from dpmd_fast.serve import connect, connections
+from dpmd_fast.serve import connect
 from dpmd_fast.serve.calls import Limits, sent_bytes_of
 from dpmd_fast.serve.registry import Registry
 from dpmd_fast.serve.server import ModelServer
@@ -197,110 +196,3 @@ def test_a_batch_accounts_for_all_that_it_had_on_its_way(rows):
         assert sent.size + 200 <= sent_bytes_of(got)  # and Flight's own fields
     large = pa.record_batch({"x": np.zeros(100_000)})
     assert sent_bytes_of(large) < 1.02 * large.serialize().size  # and hides nothing else
-
-
-@pytest.mark.parametrize(("calls", "looks"), [(1, 101), (5, 101), (0, 65)])
-def test_small_batches_do_not_hide_a_large_message(monkeypatch, calls, looks):
-    """At every look 1 MB more has come, and finished batches account for 1,000 bytes of it."""
-    total, closed = [0], []
-    monkeypatch.setattr(connections, "sockets", lambda port: {"5000 127.0.0.1": 7})
-    monkeypatch.setattr(connections, "received", lambda descriptor, key: total[0])
-    monkeypatch.setattr(connections, "shut", lambda descriptor, key: True)
-    peer = "ipv4:127.0.0.1:5000"
-    watch = connections.Watch(
-        1,
-        lambda: [(peer, None)] * calls,
-        lambda: {peer: 1000} if calls else {},
-        60.0,
-        100 << 20,
-        closed.append,
-    )
-    while not closed and total[0] < 1 << 30:
-        total[0] += 1 << 20
-        watch.look()
-    assert closed == ["too large"]
-    assert total[0] >> 20 == looks
-
-
-@pytest.mark.parametrize(("token", "closed_at"), [(False, 2.5), (True, None)])
-def test_a_stranger_may_have_more_than_a_megabyte_for_two_seconds(monkeypatch, token, closed_at):
-    """A call with a token is a stranger until its thread has begun, which takes a while on a busy machine."""
-    clock, closed = [100.0], []
-    monkeypatch.setattr(connections, "sockets", lambda port: {"5000 127.0.0.1": 7})
-    monkeypatch.setattr(connections, "received", lambda descriptor, key: 18 << 20)
-    monkeypatch.setattr(connections, "shut", lambda descriptor, key: True)
-    monkeypatch.setattr(connections.time, "monotonic", lambda: clock[0])
-    began = lambda: [("ipv4:127.0.0.1:5000", None)] if token and clock[0] >= 101.5 else []  # noqa: E731
-    watch = connections.Watch(1, began, dict, 60.0, 100 << 20, lambda why: closed.append((why, clock[0])))
-    while not closed and clock[0] < 110.0:
-        watch.look()
-        clock[0] += 0.5
-    assert closed == ([] if closed_at is None else [("too large", 100.0 + closed_at)])
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
-def test_only_what_was_read_counts():
-    """The system keeps up to 32 MB of a connection that is served slowly, which are not ours."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)) as client, server.accept()[0] as ours:
-            client.sendall(b"x" * 50_000)
-            ((key, descriptor),) = connections.sockets(port).items()
-            assert descriptor == ours.fileno()
-            assert connections.received(descriptor, key) == 0
-            assert len(ours.recv(20_000, socket.MSG_WAITALL)) == 20_000
-            assert connections.received(descriptor, key) == 20_000
-
-
-@pytest.mark.parametrize("new", [False, True])
-def test_what_comes_and_is_finished_during_a_look_is_not_too_large(monkeypatch, new):
-    """A thread that waits for its turn sees bytes of batches that were finished after it asked for those."""
-    total, finished, closed, looks = [0], [0], [], [0]
-    peer = "ipv4:127.0.0.1:5000"
-
-    def credits():
-        """200 MB come before the answer, and as much after it; a batch is finished when it has come."""
-        total[0] += 200 << 20
-        answer, finished[0] = finished[0] + (200 << 20), 200 << 20
-        total[0] += 200 << 20
-        looks[0] += 1
-        return {peer: answer}
-
-    monkeypatch.setattr(
-        connections, "sockets", lambda port: {} if new and not looks[0] else {"5000 127.0.0.1": 7}
-    )
-    monkeypatch.setattr(connections, "received", lambda descriptor, key: total[0])
-    monkeypatch.setattr(connections, "shut", lambda descriptor, key: True)
-    watch = connections.Watch(1, lambda: [(peer, None)], credits, 60.0, 100 << 20, closed.append)
-    for _ in range(20):
-        watch.look()
-    assert closed == []
-    total[0] += 400 << 20  # nothing will account for these
-    watch.look()
-    assert closed == ["too large"]
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
-def test_too_many_connections_make_room(server, client, monkeypatch):
-    monkeypatch.setattr("dpmd_fast.serve.connections._MOST", 5)
-    opened = [socket.create_connection(("127.0.0.1", server.port), 5.0) for _ in range(12)]
-    try:
-
-        def closed():
-            count = 0
-            for one in opened:
-                one.settimeout(0.05)
-                with contextlib.suppress(TimeoutError):
-                    try:
-                        while one.recv(4096):
-                            pass
-                        count += 1
-                    except ConnectionError:
-                        count += 1
-            return count
-
-        until(lambda: closed() >= 7, 20.0)
-        assert client.health()["status"] == "ok"
-    finally:
-        for one in opened:
-            one.close()

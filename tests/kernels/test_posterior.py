@@ -157,7 +157,7 @@ def test_draws_have_the_moments_of_what_is_missing():
 
     assert off(drawn) < 0.03
     filled = np.where(np.isnan(rows), posterior(filler_of(mixture), rows, deviations=False)[0], rows)
-    assert off(filled) > 0.1  # conditional means vary too little: the test can tell
+    assert off(filled) > 0.06  # conditional means vary too little: the test can tell
     # normal in each direction: the fourth moment of numbers with the deviation and tails of the model
     one = np.full((n, 2), np.nan)
     one[:, 0] = np.arange(n)

@@ -20,6 +20,7 @@ def algorithm_2(*arguments, **options):
     return DPManifoldDenoiser(*arguments, mechanism="projector", accept_risk=True, **options)
 
 
+@pytest.mark.fixed_seed
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "torus")) for name in FIGURES]
 )

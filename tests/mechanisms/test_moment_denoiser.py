@@ -198,8 +198,10 @@ def test_empty_space_is_not_called_occupied_in_many_dimensions():
     empty = near + 100.0 * np.r_[0.0, 0.0, np.ones(D - 2)]
     model = DPManifoldDenoiser(2.0, 2, Budget(2.0, 1e-3), seed=1).fit(Y)
     moved = model.transform(np.concatenate([near, empty]))
-    assert set(model.status_[10:]) == {"no_neighbor"}
-    np.testing.assert_array_equal(moved[10:], empty)
+    # noise is beyond three deviations with probability 0.0014: four of ten, with 1e-9
+    away = model.status_[10:] == "no_neighbor"
+    assert away.sum() >= 7
+    np.testing.assert_array_equal(moved[10:][away], empty[away])
 
 
 def test_all_queries_in_empty_space_draw_a_warning():
@@ -407,13 +409,17 @@ def test_threads_batches_and_kinds_of_references(tmp_path):
     parts = [tmp_path / "one.parquet", tmp_path / "two.parquet"]
     pq.write_table(table.slice(0, 700), parts[0])
     pq.write_table(table.slice(700), parts[1])
-    ref = DPManifoldDenoiser(1.0, 2, BUDGET, steps=2, seed=1, n_threads=1).fit(Y).transform(Z)
+    ref = (
+        DPManifoldDenoiser(1.0, 2, BUDGET, steps=2, seed=1, n_threads=1, accept_risk=True).fit(Y).transform(Z)
+    )
     assert not np.array_equal(ref, Z)
     assert ref.dtype == np.float64
     references = [Y, Y[::-1], table, pd.DataFrame(Y, columns=names), tmp_path / "whole.parquet", parts]
     for reference in references:
         for options in ({"n_threads": 2}, {"batch_rows": 77}):
-            model = DPManifoldDenoiser(1.0, 2, BUDGET, steps=2, seed=1, **options).fit(reference)
+            model = DPManifoldDenoiser(1.0, 2, BUDGET, steps=2, seed=1, accept_risk=True, **options).fit(
+                reference
+            )
             assert model.n_features_in_ == 9
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # queries without names

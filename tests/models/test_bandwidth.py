@@ -49,9 +49,11 @@ def test_points_too_far_apart_show_no_bias():
 
 
 def test_a_wavy_sheet_begins_with_a_smaller_bandwidth_than_a_plane():
-    bent, flat = (search(wave(1000, 0, height=height), 30_000, 2) for height in (0.3, 0.0))
+    bent = search(wave(1000, 0, height=0.3), 30_000, 2)
     assert 0.5 * bent.largest <= bent.choose() < 0.7 * bent.largest
-    assert flat.choose() >= flat.largest / 1.13  # one step at most, for what is noise
+    # of 100 planes, noise made one smaller by two steps: it does not make five of nine
+    flat = [search(wave(1000, seed, height=0.0), 30_000, 2) for seed in range(9)]
+    assert sum(one.choose() == one.largest for one in flat) >= 5
 
 
 def test_parts_of_the_predicted_error():

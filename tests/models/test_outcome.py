@@ -50,8 +50,12 @@ def test_what_a_mixture_expects_is_what_happens_where_it_is_right(missing):
     truth = drawn(20_000, 2)
     points = truth + noise * rng.normal(size=truth.shape)
     points[rng.random(points.shape) < missing] = np.nan
-    true = math.sqrt(float(((exact.transform(points, noise) - truth) ** 2).mean()))
-    assert expected_error(TRUTH, noise, np.full(3, missing)) == pytest.approx(true, rel=0.02)
+    squares = ((exact.transform(points, noise) - truth) ** 2).mean(axis=1)
+    true, spread = math.sqrt(squares.mean()), squares.std() / squares.mean()
+    # six deviations of means over 20,000 points here, and 4,000 there; half of it for the root
+    allowed = 3.0 * spread * math.sqrt(1.0 / 20_000 + 1.0 / 4_000)
+    assert allowed < 0.12
+    assert expected_error(TRUTH, noise, np.full(3, missing)) == pytest.approx(true, rel=allowed)
 
 
 def test_a_mixture_is_judged_for_points_like_the_public_ones():

@@ -17,7 +17,7 @@ BUDGET = Budget(1.0, 1e-6)
 def markers(n, seed, D=20):
     """Values like those of blood: a smoothly decaying spectrum and heavy tails, near no surface."""
     rng = np.random.default_rng(seed)
-    mixing = np.linalg.qr(np.random.default_rng(7).normal(size=(D, D)))[0]
+    mixing = np.linalg.qr(np.random.Generator(np.random.PCG64(7)).normal(size=(D, D)))[0]  # one for all seeds
     spectrum = 2.0 / np.sqrt(1.0 + np.arange(D))
     return (rng.standard_t(4, size=(n, D)) * spectrum) @ mixing.T
 
@@ -164,8 +164,9 @@ def test_constant_columns():
     queries = np.column_stack([data.queries, np.full(len(data.queries), 7.0)])
     with pytest.raises(ValueError, match="median absolute deviation of 0"):
         plan(queries, 20_000, budget=BUDGET, noise=0.3)
-    made = plan(queries, 20_000, budget=BUDGET)  # an atlas needs no units of the columns
+    made = plan(queries, 20_000, budget=BUDGET, dim=1)  # an atlas needs no units of the columns
     assert (made.model, made.dim) == ("atlas", 1)
+    assert plan(queries, 20_000, budget=BUDGET).dim in (1, 2)  # all lie in a plane, too
 
 
 def test_missing_values_and_one_column_are_for_a_mixture():

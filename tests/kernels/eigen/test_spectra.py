@@ -104,6 +104,7 @@ def digest():
     return hashlib.sha256(b"".join(part.tobytes() for part in spectra(C))).hexdigest()
 
 
+@pytest.mark.fixed_seed
 @pytest.mark.skipif(JIT_DISABLED, reason="needs the compiler")
 @pytest.mark.parametrize(
     "settings",

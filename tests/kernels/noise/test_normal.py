@@ -224,7 +224,7 @@ def test_noisy_means():
     for column in W.T:
         for group in (column[::2], column[1::2]):
             assert variance_p(group) > ACCEPT
-            assert variance_p(1.05 * group) < REJECT
+            assert variance_p(1.1 * group) < REJECT  # by 15 deviations
             assert ks_p(group) > ACCEPT
-    assert np.abs(np.corrcoef(W.T) - np.eye(D)).max() < 4.0 / math.sqrt(m)
+    assert np.abs(np.corrcoef(W.T) - np.eye(D)).max() < 6.0 / math.sqrt(m)
     np.testing.assert_array_equal(noisy_means(means, scales, open_source(9), n_threads=1), noisy)

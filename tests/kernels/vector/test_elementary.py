@@ -122,6 +122,7 @@ def digest() -> str:
     return hashlib.sha256(bits.tobytes()).hexdigest()
 
 
+@pytest.mark.fixed_seed
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
 @pytest.mark.parametrize(
     "settings", [{"NUMBA_CPU_NAME": "generic"}, pytest.param({"NUMBA_OPT": "1"}, marks=pytest.mark.slow)]

@@ -111,6 +111,7 @@ def digest():
     return hashlib.sha256(np.array(sums).tobytes() + A.tobytes() + y.tobytes()).hexdigest()
 
 
+@pytest.mark.fixed_seed
 @pytest.mark.skipif(JIT_DISABLED, reason="needs the compiler")
 def test_bits_do_not_depend_on_the_target():
     """Without an instruction for it, a product and a sum were rounded one after the other."""

@@ -180,6 +180,7 @@ def digest() -> str:
     return hashlib.sha256(U.tobytes() + out.tobytes() + squares.tobytes()).hexdigest()
 
 
+@pytest.mark.fixed_seed
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
 def test_the_same_bits_on_another_target():
     assert on_another_target(__file__, digest, NUMBA_CPU_NAME="generic") == digest()

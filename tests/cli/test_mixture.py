@@ -86,7 +86,9 @@ def files(tmp_path_factory):
     np.save(folder / "queries.npy", queries)
     np.save(folder / "truth.npy", truth)
     pq.write_table(table(pilot), folder / "complete.parquet")
-    pq.write_table(table(with_gaps(pilot, 0.05, rng)), folder / "pilot.parquet")
+    with_some = with_gaps(pilot, 0.05, rng)
+    pq.write_table(table(with_some), folder / "pilot.parquet")
+    pq.write_table(table(with_some[:40]), folder / "few.parquet")  # too few to be cleaned by themselves
     (folder / "noise.json").write_text(json.dumps(NOISE))
     scales = Preprocessor.from_public(pilot, log=["crp"], column_names=NAMES)
     (folder / "scales.json").write_text(json.dumps(scales.to_dict()))
@@ -107,12 +109,12 @@ def test_from_scales_to_clean_markers(here, capsys):
     assert told["log"] == [False, False, True, False]
     planned = ask(
         capsys,
-        f"plan --reference-rows {N} --queries pilot.parquet --preprocess units.json {BY_COLUMN} {BUDGET}",
+        f"plan --reference-rows {N} --queries few.parquet --preprocess units.json {BY_COLUMN} {BUDGET}",
     )
     assert (planned["verdict"], planned["model"]) == ("helps", "mixture")
     assert planned["mixture"]["components"] > 2
     before = Ledger("budget.db").remaining("clinic")
-    command = f"{FIT} --preprocess units.json --queries pilot.parquet {BY_COLUMN} {PAID}"
+    command = f"{FIT} --preprocess units.json --queries few.parquet {BY_COLUMN} {PAID}"
     told = ask(capsys, f"{command} -o new.dpmd --report new.html")
     assert (told["model"], told["mixture"], told["components"]) == ("mixture", "new.dpmd", 2)
     assert told["columns"] == list(NAMES)
@@ -346,7 +348,7 @@ def test_plan(here, capsys):
     fixed = ask(capsys, f"{command} --components 3 --rounds 2 --preprocess scales.json")
     assert (fixed["mixture"]["components"], fixed["mixture"]["rounds"]) == (3, 2)
     filled = command.replace("--noise 0.5", "--noise 0")  # only missing values are guessed
-    assert ask(capsys, filled)["verdict"] == "helps"
+    assert ask(capsys, filled.replace("pilot", "few"))["verdict"] == "helps"
     nothing = ask(capsys, filled.replace("pilot", "complete"))
     assert (nothing["verdict"], nothing["raw_error"]) == ("no gain", 0.0)
     assert "neither noise nor missing values: there is nothing to clean" in nothing["advice"]

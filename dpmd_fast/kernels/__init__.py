@@ -6,6 +6,7 @@
     compiler       Numba's compiler, with every kernel optimised once
     lock           Python's lock, kept for a few rows and given up for many
     layer          threads of Numba, asleep while they wait
+    parallel       loops on these threads: a free one takes the next iteration
     width          doubles in a vector, by the processor that is compiled for
     signatures     types of all arguments and kernels of all routes, to compile ahead
     rows           rows that do not depend on each other, shared among threads of our own

@@ -19,12 +19,12 @@ from dpmd_fast.kernels.jit import JIT_DISABLED
 @intrinsic
 def _borrow(typingctx, value):
     def codegen(context, builder, signature, args):
-        return _uncounted(context, builder, signature.args[0], args[0])
+        return uncounted(context, builder, signature.args[0], args[0])
 
     return value(value), codegen
 
 
-def _uncounted(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+def uncounted(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     """Emit a copy of an array, or of a tuple with arrays, that refers to nobody who counts."""
     if isinstance(kind, types.Array):
         array = context.make_array(kind)(context, builder, value)
@@ -34,7 +34,7 @@ def _uncounted(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     if isinstance(kind, types.BaseTuple):
         for i, part in enumerate(cast(Any, kind)):
             inside = builder.extract_value(value, i)
-            value = builder.insert_value(value, _uncounted(context, builder, part, inside), i)
+            value = builder.insert_value(value, uncounted(context, builder, part, inside), i)
     return value
 
 

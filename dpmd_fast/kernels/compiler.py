@@ -18,13 +18,26 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import AnalysisPass, register_pass
-from numba.core.typed_passes import NativeLowering, NativeParforLowering, NopythonTypeInference
+from numba.core.cpu import CPUContext
+from numba.core.typed_passes import NativeLowering, NopythonTypeInference
 
-from dpmd_fast.kernels.layer import start_layer
 from dpmd_fast.kernels.lock import ROWS, LowerWithLock
 
 
-class _LinkedLibrary(JITCodeLibrary):
+class _KernelLibrary(JITCodeLibrary):
+    """Code of a kernel."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        """Simplify functions one by one; Numba makes the passes anew for each, and for declarations too."""
+        module.data_layout = self._codegen._data_layout
+        defined = [function for function in module.functions if not function.is_declaration]
+        if defined:
+            passes, builder = self._codegen._function_pass_manager()
+            for function in defined:
+                passes.run(function, builder)
+
+
+class _LinkedLibrary(_KernelLibrary):
     """Code that kernels link in, without machine code of its own."""
 
     @property
@@ -48,6 +61,13 @@ class _LinkedLibrary(JITCodeLibrary):
             return JITCodeLibrary._unserialize(codegen, state)
 
 
+class _StagedLibrary(_LinkedLibrary):
+    """The same, optimised before it is linked in."""
+
+    def _optimize_final_module(self) -> None:
+        _KernelLibrary._optimize_final_module(self)
+
+
 class _NoAddresses:
     """A code generator that sets no addresses in machine code that is not there."""
 
@@ -64,18 +84,29 @@ class _NoAddresses:
 @contextmanager
 def _libraries(codegen: Any, kind: Any) -> Iterator[None]:
     """Let libraries that are made inside the block be of this kind."""
+    with _replaced(codegen, "_library_class", kind):
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an attribute another value inside the block, in which no other thread compiles."""
     with global_compiler_lock:
-        before = codegen._library_class
+        before = getattr(owner, name)
         try:
-            codegen._library_class = kind
+            setattr(owner, name, value)
             yield
         finally:
-            codegen._library_class = before
+            setattr(owner, name, before)
+
+
+def _make_no_wrapper(*_: Any) -> None:
+    """Stand for Numba's function that makes one for callers in C: nobody calls helpers so."""
 
 
 def _start_library(state: Any) -> None:
     """Give a kernel a library that can be run, and kept in the cache."""
-    state.library = JITCodeLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+    state.library = _KernelLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
     state.library.enable_object_caching()
 
 
@@ -92,23 +123,17 @@ class _LowerKernel(NativeLowering):
         return bool(super().run_pass(state))
 
 
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _LowerParallelKernel(NativeParforLowering):
-    _name = "lower_parallel_kernel"
-
-    def run_pass(self, state: Any) -> bool:
-        start_layer()
-        _start_library(state)
-        return bool(super().run_pass(state))
+_REPLACED = {NativeLowering: _LowerKernel}
 
 
-_REPLACED = {NativeLowering: _LowerKernel, NativeParforLowering: _LowerParallelKernel}
+class KernelCompiler(CompilerBase):
+    """Numba's usual passes, with what is compiled for this function alone linked into it.
 
-
-class StagedCompiler(CompilerBase):
-    """Numba's usual passes, for a function that Python calls: it has machine code whoever compiles it."""
+    The function itself is one that Python calls: it has machine code whoever compiles it.
+    """
 
     rows: str | None = None  # the argument whose length decides about Python's lock; None to give it up
+    helpers: Any = _LinkedLibrary
 
     def define_pipelines(self) -> list[Any]:
         if self.rows is not None:
@@ -118,13 +143,19 @@ class StagedCompiler(CompilerBase):
         passes.finalize()
         return [passes]
 
-
-class KernelCompiler(StagedCompiler):
-    """The same, with what is compiled for this function alone linked into it."""
-
     def compile_extra(self, func: Any) -> Any:
-        with _libraries(self.state.targetctx.codegen(), _LinkedLibrary):
+        codegen = self.state.targetctx.codegen()
+        with (
+            _libraries(codegen, self.helpers),
+            _replaced(CPUContext, "create_cfunc_wrapper", _make_no_wrapper),
+        ):
             return super().compile_extra(func)
+
+
+class StagedCompiler(KernelCompiler):
+    """The same, with helpers optimised by themselves before they are linked, as Numba does."""
+
+    helpers = _StagedLibrary
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)

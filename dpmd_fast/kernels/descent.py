@@ -14,7 +14,8 @@ import math
 import numpy as np
 
 from dpmd_fast.kernels.borrow import borrow
-from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.projectors import power
 from dpmd_fast.kernels.search.balls import point_masks, search_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_point
@@ -39,7 +40,7 @@ def descend(
     m = len(Z)
     X = pad_queries(index, Z)
     codes, taken, residuals = np.zeros(m, np.int64), np.zeros(m, np.int64), np.full(m, np.nan)
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         _descend(index, bases, X, float(beta), steps, tolerance * index.radius, codes, taken, residuals)
     return X[:, : index.columns].copy(), codes, taken, residuals
 
@@ -142,7 +143,7 @@ def _gradient(index, bases, x, beta, rows, t, weights, mass, u, f, g):
 
 
 @device(memory=True)
-def _descend_one(index, bases, X, q, beta, steps, tolerance, codes, taken, residuals):
+def _descend_one(q, index, bases, X, beta, steps, tolerance, codes, taken, residuals):
     index, bases = borrow(index), borrow(bases)
     D = index.columns
     d, padded = bases.shape[1], bases.shape[2]
@@ -187,5 +188,5 @@ def _descend_one(index, bases, X, q, beta, steps, tolerance, codes, taken, resid
 
 @kernel(parallel=True)
 def _descend(index, bases, X, beta, steps, tolerance, codes, taken, residuals):
-    for q in prange(len(X)):
-        _descend_one(index, bases, X, np.int64(q), beta, steps, tolerance, codes, taken, residuals)
+    arguments = index, bases, X, beta, steps, tolerance, codes, taken, residuals
+    parallel_for(_descend_one, len(X), 1, arguments)

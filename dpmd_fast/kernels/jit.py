@@ -35,8 +35,6 @@ _njit: Any = numba.njit
 _SWITCH = "DPMD_FAST_CACHE"
 JIT_DISABLED = bool(_config.DISABLE_JIT)
 
-prange = numba.prange
-
 
 def kernel(
     function: Callable[..., Any] | None = None,
@@ -46,6 +44,8 @@ def kernel(
     in_stages: bool = False,
 ) -> Any:
     """Compile `function` in nopython mode, to be called from Python or from other kernels.
+
+    With `parallel` it may have loops that run side by side (`parallel.py`).
 
     It runs without Python's lock, so that other threads go on meanwhile. With `rows`, the name of an array
     among its arguments, it keeps the lock if that is a few rows long (`lock.py`).
@@ -59,8 +59,8 @@ def kernel(
     if rows is not None:
         compiler = type(compiler.__name__, (compiler,), {"rows": rows})
     # no other kernel takes it as an argument; it may make arrays, whoever calls it
-    options = {"parallel": parallel, "no_cfunc_wrapper": True, "_nrt": True}
-    return _compiled(function, pipeline_class=compiler, **options)
+    options = {"no_cfunc_wrapper": True, "_nrt": True}
+    return _compiled(function, pipeline_class=compiler, parallel=parallel, **options)
 
 
 def device(function: Callable[..., Any] | None = None, *, inline: bool = False, memory: bool = False) -> Any:
@@ -87,12 +87,14 @@ def device(function: Callable[..., Any] | None = None, *, inline: bool = False, 
     return _compiled(function, cache=False, **options)
 
 
-def _compiled(function: Callable[..., Any], *, cache: bool = True, **options: Any) -> Any:
+def _compiled(
+    function: Callable[..., Any], *, cache: bool = True, parallel: bool = False, **options: Any
+) -> Any:
     """Compile `function`, and cache it if that is allowed and Numba finds a folder it can write."""
     compiler = functools.partial(_njit, nogil=True, error_model="numpy", **options)
     if cache and os.environ.get(_SWITCH, "1") != "0":
         try:
-            return _keyed(compiler(cache=True)(function))
+            return _keyed(compiler(cache=True)(function), parallel=parallel)
         except RuntimeError:  # no folder, as on a read-only installation without a home, or none that is safe
             os.environ[_SWITCH] = "0"  # for all other kernels, and for child processes
             warnings.warn(
@@ -114,7 +116,7 @@ def kernel_digest() -> str:
     return total.hexdigest()
 
 
-def _keyed(dispatcher: Any) -> Any:
+def _keyed(dispatcher: Any, *, parallel: bool) -> Any:
     """Make compiled code in the cache stale when any kernel file changes, and take it from safe folders only.
 
     Numba looks at the caller's file only, and would go on running what an older helper compiled to.
@@ -125,7 +127,7 @@ def _keyed(dispatcher: Any) -> Any:
             raise RuntimeError("no folder that others cannot write")
         file = cache._cache_file
         file._source_stamp = (file._source_stamp, kernel_digest())
-        _ignore_cache_errors(cache, parallel=bool(dispatcher.targetoptions["parallel"]))
+        _ignore_cache_errors(cache, parallel=parallel)
     return dispatcher
 
 
@@ -135,7 +137,7 @@ def _ignore_cache_errors(cache: Any, *, parallel: bool) -> None:
 
     def try_load(signature: Any, context: Any) -> Any:
         if parallel:
-            start_layer()  # Numba would, with the code
+            start_layer()  # its code calls the layer
         try:
             return load(signature, context)
         except Exception:  # of a damaged file: anything
@@ -187,25 +189,18 @@ def resolve_threads(n_threads: int | None) -> int:
 
 
 @contextmanager
-def threads(n_threads: int | None = None, chunk: int = 0) -> Iterator[int]:
-    """Limit Numba to `n_threads` and BLAS to one thread inside the block; restore both afterwards.
-
-    `chunk` > 0 makes ``prange`` hand out that many iterations at a time instead of one equal share
-    per thread, for loops whose iterations differ widely in cost.
-    """
+def threads(n_threads: int | None = None) -> Iterator[int]:
+    """Limit Numba to `n_threads` and BLAS to one thread inside the block; restore both afterwards."""
     refuse_after_fork()
     start_layer()
     count = resolve_threads(n_threads)
     before_threads = numba.get_num_threads()
-    before_chunk = numba.get_parallel_chunksize()
     with _single_blas, _one_at_a_time if _serial_layer() else nullcontext():
         numba.set_num_threads(count)
-        numba.set_parallel_chunksize(chunk)
         try:
             yield count
         finally:
             numba.set_num_threads(before_threads)
-            numba.set_parallel_chunksize(before_chunk)
 
 
 def single_blas() -> Any:

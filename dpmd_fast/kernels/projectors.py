@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmd_fast.kernels.borrow import borrow
-from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.search.balls import find_leaves, near_masks, square_norm, walk_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.vector.gather import add_differences, add_outers_four, append_inside, fetch_ahead
@@ -57,7 +58,7 @@ def local_geometry(
     """Return counts, masses, offsets and mean projectors at the rows of `X`; zero where the mass is zero."""
     whole = geometry_buffers(len(X), bases.shape[2]) if buffers is None else buffers
     out = LocalGeometry(*(values[: len(X)] for values in whole))
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         points, rests = sketch_queries(index, X)
         _local_geometry(index, bases, pad_queries(index, X), points, rests, float(beta), *out)
     return out
@@ -72,19 +73,23 @@ def project_to_planes(
     return X
 
 
+@device(memory=True)
+def _project_to_plane(q, X, means, tangents):
+    D = X.shape[1]
+    away = means[q] - X[q]
+    for k in range(D):
+        X[q, k] = means[q, k]
+    for c in range(tangents.shape[1]):
+        along = 0.0
+        for k in range(D):
+            along += tangents[q, c, k] * away[k]
+        for k in range(D):
+            X[q, k] -= along * tangents[q, c, k]
+
+
 @kernel(parallel=True)
 def _project_to_planes(X, means, tangents):
-    D = X.shape[1]
-    for q in prange(len(X)):
-        away = means[q] - X[q]
-        for k in range(D):
-            X[q, k] = means[q, k]
-        for c in range(tangents.shape[1]):
-            along = 0.0
-            for k in range(D):
-                along += tangents[q, c, k] * away[k]
-            for k in range(D):
-                X[q, k] -= along * tangents[q, c, k]
+    parallel_for(_project_to_plane, len(X), _CHUNK, (X, means, tangents))
 
 
 @device
@@ -96,12 +101,13 @@ def power(t, beta):
 
 
 @device(memory=True)
-def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, masses, offsets, projectors):
-    """Compute `local_geometry` at the rows first to last - 1 of X.
+def _geometry_rows(chunk, index, bases, X, points, rests, beta, counts, masses, offsets, projectors):
+    """Compute `local_geometry` at the rows of a chunk.
 
     The neighbours in a leaf are added while those of the next leaf are fetched to the cache.
     """
     index, bases, X, points = borrow(index), borrow(bases), borrow(X), borrow(points)
+    first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, len(X))
     width = X.shape[1]
     d, padded = bases.shape[1], bases.shape[2]
     groups = padded // LANES
@@ -185,8 +191,6 @@ def _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, ma
 
 @kernel(parallel=True)
 def _local_geometry(index, bases, X, points, rests, beta, counts, masses, offsets, projectors):
-    m = len(X)
-    for chunk in prange((m + _CHUNK - 1) // _CHUNK):
-        first = np.int64(chunk) * _CHUNK
-        last = min(first + _CHUNK, m)
-        _geometry_rows(index, bases, X, points, rests, beta, first, last, counts, masses, offsets, projectors)
+    chunks = (len(X) + _CHUNK - 1) // _CHUNK
+    arguments = index, bases, X, points, rests, beta, counts, masses, offsets, projectors
+    parallel_for(_geometry_rows, chunks, 1, arguments)

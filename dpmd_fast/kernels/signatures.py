@@ -56,7 +56,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "projectors._project_to_planes": "f2 f2 f3",
     },
     "scatter": {
-        "tangents._scatter_at": "BALLS f2 f2 f1 i f3",
+        "tangents._scatter_at": "i BALLS f2 f2 f1 f3",
         "tangents._scatter_many": "BALLS f2 f2 f1 f3",
     },
     "exact noise": {

@@ -17,7 +17,8 @@ import numpy as np
 from dpmd_fast.kernels.borrow import borrow
 from dpmd_fast.kernels.eigen.iteration import arbitrary_start, leading_rows, scratch
 from dpmd_fast.kernels.eigen.tridiagonal import top_subspaces
-from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.search.balls import find_leaves, leaf_masks, point_masks, walk_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.vector.bits import count_ones, count_trailing_zeros
@@ -52,7 +53,7 @@ def local_tangents(index: BallIndex, dim: int, n_threads: int | None = None) -> 
     bases = np.zeros((n, dim, padded))
     counts = np.zeros(n, np.int64)
     hard = np.zeros(n, np.bool_)
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         _all_tangents(index, bases, counts, hard)
     rows = np.flatnonzero(hard)
     batch = max(1, _BATCH_BYTES // (8 * padded * padded))
@@ -68,7 +69,7 @@ def covariance_at(index: BallIndex, z: np.ndarray) -> tuple[np.ndarray, int]:
     width = padded_width(index.columns)
     matrix = np.zeros((1, width, width))
     with threads(1):
-        trace, count = _scatter_at(index, pad_queries(index, z[None, :]), points, rests, 0, matrix)
+        trace, count = _scatter_at(0, index, pad_queries(index, z[None, :]), points, rests, matrix)
     return matrix[0, : index.columns, : index.columns] * (trace / max(count - 1, 1)), int(count)
 
 
@@ -78,7 +79,7 @@ def _scatters(index: BallIndex, rows: np.ndarray, n_threads: int | None) -> np.n
     points, rests = sketch_queries(index, X[:, : index.columns])
     width = padded_width(index.columns)
     matrices = np.zeros((len(rows), width, width))
-    with threads(n_threads, chunk=4):
+    with threads(n_threads):
         _scatter_many(index, X, points, rests, matrices)
     return matrices
 
@@ -206,7 +207,7 @@ def _chain(Y, base, here, tour):
 
 
 @device(memory=True)
-def _tangents_of_leaf(index, leaf, bases, counts, hard):
+def _tangents_of_leaf(leaf, index, bases, counts, hard):
     """Set bases and counts of the points of one leaf; mark those that need the direct eigensolver."""
     index = borrow(index)
     n, width = index.rows.shape
@@ -286,12 +287,11 @@ def _tangents_of_leaf(index, leaf, bases, counts, hard):
 
 @kernel(parallel=True)
 def _all_tangents(index, bases, counts, hard):
-    for leaf in prange(len(index.rests)):
-        _tangents_of_leaf(index, np.int64(leaf), bases, counts, hard)
+    parallel_for(_tangents_of_leaf, len(index.rests), 1, (index, bases, counts, hard))
 
 
 @kernel
-def _scatter_at(index, X, points, rests, q, matrices):
+def _scatter_at(q, index, X, points, rests, matrices):
     """Set matrices[q] to the scatter, of trace 1, of the ball around row q of X; return (trace, count)."""
     index = borrow(index)
     width = index.rows.shape[1]
@@ -320,5 +320,4 @@ def _scatter_at(index, X, points, rests, q, matrices):
 
 @kernel(parallel=True)
 def _scatter_many(index, X, points, rests, matrices):
-    for q in prange(len(X)):
-        _scatter_at(index, X, points, rests, np.int64(q), matrices)
+    parallel_for(_scatter_at, len(X), 4, (index, X, points, rests, matrices))

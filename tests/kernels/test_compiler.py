@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from dpmd_fast.kernels.borrow import borrow
-from dpmd_fast.kernels.jit import JIT_DISABLED, device, kernel, prange, threads
+from dpmd_fast.kernels.jit import JIT_DISABLED, device, kernel, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.vector.rows import round_up
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,10 +48,14 @@ def _shifted_dot(pair):
     return total
 
 
+@device(memory=True)
+def _set_weighted(i, pair, out):
+    out[i] = _weighted(pair, i)
+
+
 @kernel(parallel=True)
 def _dots(pair, out):
-    for i in prange(len(out)):
-        out[i] = _weighted(pair, np.int64(i))
+    parallel_for(_set_weighted, len(out), 2, (pair, out))
 
 
 @kernel
@@ -68,7 +73,7 @@ def test_a_borrowed_tuple_holds_the_same_arrays():
     left, right = np.arange(5.0), np.arange(5.0) + 1.0
     assert _dot((left, right)) == left @ right
     out = np.empty(5)
-    with threads(2, chunk=1):
+    with threads(2):
         _dots((left, right), out)
     np.testing.assert_array_equal(out, left * right)
 
@@ -157,7 +162,7 @@ def test_helpers_have_no_machine_code_of_their_own(monkeypatch):
     (helper,) = {type(found.library).__name__ for found in double.overloads.values()}
     (own,) = {type(found.library).__name__ for found in first.overloads.values()}
     assert helper == "_LinkedLibrary"
-    assert own == "JITCodeLibrary"
+    assert own == "_KernelLibrary"
 
 
 # `fill` is in the cache from the first process; the second loads it to compile the kernel that calls it.
@@ -178,10 +183,10 @@ print(type(found.library).__name__, address != 0)
 def test_a_kernel_that_is_loaded_for_another_can_be_called_by_itself(tmp_path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     environment.pop("DPMD_FAST_CACHE", None)
-    for who in ("callee", "caller"):
+    for who, library in (("callee", "_KernelLibrary"), ("caller", "JITCodeLibrary")):  # compiled, loaded
         command = [sys.executable, "-c", _CACHED, who]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout.split() == ["JITCodeLibrary", "True"]
+        assert done.stdout.split() == [library, "True"]
 
 
 @pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")

@@ -26,16 +26,16 @@ def state():
     blas = sorted(
         (pool["filepath"], pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"
     )
-    return numba.get_num_threads(), numba.get_parallel_chunksize(), blas
+    return numba.get_num_threads(), blas
 
 
 def fail_inside(before):
-    with threads(1, chunk=5) as count:
+    with threads(1) as count:
         assert count == 1
         inside = state()
-        assert inside[:2] == (1, 5)
-        assert all(number == 1 for _, number in inside[2])
-        assert [path for path, _ in inside[2]] == [path for path, _ in before[2]]
+        assert inside[0] == 1
+        assert all(number == 1 for _, number in inside[1])
+        assert [path for path, _ in inside[1]] == [path for path, _ in before[1]]
         raise KeyError("inside")
 
 
@@ -45,7 +45,7 @@ def test_limits_are_restored():
         pass
     before = state()
     assert before[0] > 1
-    assert max(number for _, number in before[2]) > 1
+    assert max(number for _, number in before[1]) > 1
     Y = np.random.default_rng(0).standard_normal((100, 3))
     count_neighbors(build_index(Y, 1.0), Y, n_threads=1)
     assert state() == before

@@ -18,7 +18,8 @@ from dpmd_fast.kernels.eigen.iteration import (
     scratch,
 )
 from dpmd_fast.kernels.eigen.spectra import top_vectors
-from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.vector.lanes import add_multiple, dot, update_four
 from dpmd_fast.kernels.vector.tiles import multiply_symmetric
 
@@ -37,7 +38,7 @@ def top_subspaces(matrices: np.ndarray, columns: int, dim: int, n_threads: int |
     m, padded, _ = matrices.shape
     bases = np.zeros((m, dim, padded))
     solved = np.zeros(m, np.bool_)
-    with threads(n_threads, chunk=4):
+    with threads(n_threads):
         _top_subspaces(matrices, columns, bases, solved)
     for q in np.flatnonzero(~solved):
         if np.isfinite(matrices[q]).all():
@@ -323,7 +324,7 @@ def _may_have_gap(C, n, width, d):
 
 
 @device(memory=True)
-def _top_subspace(matrices, D, bases, solved, q):
+def _top_subspace(q, matrices, D, bases, solved):
     padded, d = matrices.shape[1], bases.shape[1]
     C = matrices[q]
     Q, Z, R, S, A, V = scratch(padded, d)
@@ -339,5 +340,4 @@ def _top_subspace(matrices, D, bases, solved, q):
 
 @kernel(parallel=True)
 def _top_subspaces(matrices, D, bases, solved):
-    for q in prange(len(matrices)):
-        _top_subspace(matrices, D, bases, solved, np.int64(q))
+    parallel_for(_top_subspace, len(matrices), 4, (matrices, D, bases, solved))

@@ -12,7 +12,8 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.vector.lanes import LANES, center_block
 
 _LAYERS = 256
@@ -54,7 +55,7 @@ def fill_chunks(words: np.ndarray, out: np.ndarray, n_threads: int | None = None
     """Fill each chunk of `out` from a row of `words`; return variates made and words used per chunk."""
     edges, density = ziggurat()
     progress = np.zeros((len(words), 2), np.int64)
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         _fill_chunks(words, out, edges, density, progress)
     return progress
 
@@ -113,12 +114,16 @@ def fill(words, out, edges, density):
     return made, at
 
 
+@device(memory=True)
+def _fill_chunk(c, words, out, edges, density, progress):
+    made, used = fill(words[c], out[c * CHUNK : min((c + 1) * CHUNK, len(out))], edges, density)
+    progress[c, 0] = made
+    progress[c, 1] = used
+
+
 @kernel(parallel=True)
 def _fill_chunks(words, out, edges, density, progress):
-    for c in prange(len(words)):
-        made, used = fill(words[c], out[c * CHUNK : min((c + 1) * CHUNK, len(out))], edges, density)
-        progress[c, 0] = made
-        progress[c, 1] = used
+    parallel_for(_fill_chunk, len(words), 1, (words, out, edges, density, progress))
 
 
 @device(memory=True)
@@ -134,14 +139,17 @@ def mirror_upper(matrix):
             center_block(matrix, i * padded + j, padded, zero, i, j, 0.0, 1.0, matrix, padded)
 
 
+@device(memory=True)
+def _add_to_matrix(q, matrices, columns, scales, noise):
+    at = q * (columns * (columns + 1) // 2)
+    for j in range(columns):
+        for k in range(j, columns):
+            matrices[q, j, k] += scales[q] * noise[at + k - j]
+        at += columns - j
+    mirror_upper(matrices[q])
+
+
 @kernel(parallel=True)
 def add_symmetric(matrices, columns, scales, noise):
     """Add scale_q N(0, 1) to the entries j <= k of each matrix and the same to (k, j). `noise` is flat."""
-    per_matrix = columns * (columns + 1) // 2
-    for q in prange(len(matrices)):
-        at = q * per_matrix
-        for j in range(columns):
-            for k in range(j, columns):
-                matrices[q, j, k] += scales[q] * noise[at + k - j]
-            at += columns - j
-        mirror_upper(matrices[q])
+    parallel_for(_add_to_matrix, len(matrices), 1, (matrices, columns, scales, noise))

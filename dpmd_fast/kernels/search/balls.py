@@ -19,7 +19,8 @@ import math
 import numpy as np
 
 from dpmd_fast.kernels.borrow import borrow
-from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.search.index import (
     LEAF,
     BallIndex,
@@ -33,6 +34,7 @@ from dpmd_fast.kernels.vector.lanes import square_distance
 from dpmd_fast.kernels.vector.sketches import box_gaps, shift_to_single
 
 _BUNDLE = 64  # leaves below a node that are looked at without following the tree
+_QUERIES = 16  # that a thread counts at a time
 SINGLE_MOST = 1e30  # beyond this, squares leave the range of single precision
 SINGLE_EPS = float(np.finfo(np.float32).eps)
 
@@ -40,7 +42,7 @@ SINGLE_EPS = float(np.finfo(np.float32).eps)
 def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = None) -> np.ndarray:
     """Count the reference points in the closed ball around each row of `X`."""
     points, rests = sketch_queries(index, X)
-    with threads(n_threads, chunk=16):
+    with threads(n_threads):
         return _count(index, pad_queries(index, X), points, rests)
 
 
@@ -324,18 +326,19 @@ def square_norm(point):
     return norm
 
 
+@device(memory=True)
+def _count_at(q, index, X, points, rests, counts):
+    leaves = np.empty(len(index.rests), np.int64)
+    masks = np.empty(len(leaves), np.uint64)
+    found = point_masks(index, X, q * X.shape[1], points[q], rests[q], leaves, masks)
+    total = 0
+    for f in range(found):
+        total += count_ones(masks[f])
+    counts[q] = total
+
+
 @kernel(parallel=True)
 def _count(index, X, points, rests):
-    m = len(X)
-    width = X.shape[1]
-    counts = np.zeros(m, np.int64)
-    n_leaves = len(index.rests)
-    for q in prange(m):
-        leaves = np.empty(n_leaves, np.int64)
-        masks = np.empty(n_leaves, np.uint64)
-        found = point_masks(index, X, q * width, points[q], rests[q], leaves, masks)
-        total = 0
-        for f in range(found):
-            total += count_ones(masks[f])
-        counts[q] = total
+    counts = np.zeros(len(X), np.int64)
+    parallel_for(_count_at, len(X), _QUERIES, (index, X, points, rests, counts))
     return counts

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmd_fast.kernels.charts import Field, apply_fields
-from dpmd_fast.kernels.jit import kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.search.index import BallIndex
 from dpmd_fast.kernels.sums.clip import Clipping, make_clipping
 from dpmd_fast.kernels.sums.features import add_feature_block
@@ -243,15 +244,18 @@ def symmetric_integers(
     return out
 
 
+@device
+def _symmetric_at(a, recent, before, order, out):
+    F, place = out.shape[1], order[a]
+    for j in range(F):
+        for k in range(j, F):
+            value = np.int64(recent[a, j, k])
+            if len(before) > 0:
+                value += before[a, j, k]
+            out[place, j, k] = value
+            out[place, k, j] = value
+
+
 @kernel(parallel=True)
 def _symmetric(recent, before, order, out):
-    F = out.shape[1]
-    for a in prange(len(recent)):
-        place = order[a]
-        for j in range(F):
-            for k in range(j, F):
-                value = np.int64(recent[a, j, k])
-                if len(before) > 0:
-                    value += before[a, j, k]
-                out[place, j, k] = value
-                out[place, k, j] = value
+    parallel_for(_symmetric_at, len(recent), 1, (recent, before, order, out))

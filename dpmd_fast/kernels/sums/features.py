@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.rows import each_row
 from dpmd_fast.kernels.sums.clip import Clipping, clip
 from dpmd_fast.kernels.sums.pairs import check_done
@@ -62,7 +63,7 @@ def add_feature_block(
     chunks = -(-len(features) // _CHUNK)
     partial = np.zeros((chunks, width, width))
     done = np.zeros(chunks, np.bool_)
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         _add(_contiguous(features), F, clipping, partial, done)
     check_done(done)
     sums[0] += partial.sum(axis=0)
@@ -89,18 +90,20 @@ def _inside(Y, center, basis, inside, first, last):
         _project(Y, i, center, basis, inside)
 
 
+@device
+def _coordinates_of(i, Y, center, basis, inside, outside, done):
+    _project(Y, i, center, basis, inside)
+    for k in range(Y.shape[1]):
+        value = Y[i, k] - center[k]
+        for e in range(basis.shape[1]):
+            value -= basis[k, e] * inside[i, e]
+        outside[i, k] = value
+    done[i] = True
+
+
 @kernel(parallel=True)
 def _coordinates(Y, center, basis, inside, outside, done):
-    n, D = Y.shape
-    q = basis.shape[1]
-    for i in prange(n):
-        _project(Y, np.int64(i), center, basis, inside)
-        for k in range(D):
-            value = Y[i, k] - center[k]
-            for e in range(q):
-                value -= basis[k, e] * inside[i, e]
-            outside[i, k] = value
-        done[i] = True
+    parallel_for(_coordinates_of, len(Y), _CHUNK, (Y, center, basis, inside, outside, done))
 
 
 @kernel(rows="X")
@@ -128,7 +131,9 @@ def _measure(record, scales, count, squares):
 
 
 @device(memory=True)
-def _add_chunk(features, F, clipping, first, last, sums):
+def _add_chunk(chunk, features, F, clipping, partial, done):
+    first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, len(features))
+    sums = partial[chunk]
     groups = sums.shape[0] // LANES
     panel = np.zeros((panel_vectors(groups), _CHUNK, WIDTH))
     roots, scales, squares = np.ones(1), np.empty(1), np.empty(1)
@@ -141,12 +146,9 @@ def _add_chunk(features, F, clipping, first, last, sums):
             for k in range(F):
                 panel[k // WIDTH, i - first, k % WIDTH] = np.trunc(scales[0] * f[k])
     add_gram(panel, _CHUNK, last - first, sums, groups)
+    done[chunk] = True
 
 
 @kernel(parallel=True)
 def _add(features, F, clipping, partial, done):
-    n = len(features)
-    for chunk in prange(len(partial)):
-        first = np.int64(chunk) * _CHUNK
-        _add_chunk(features, F, clipping, first, min(first + _CHUNK, n), partial[chunk])
-        done[chunk] = True
+    parallel_for(_add_chunk, len(partial), 1, (features, F, clipping, partial, done))

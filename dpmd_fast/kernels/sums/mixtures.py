@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import device, kernel, prange, resolve_threads, threads
+from dpmd_fast.kernels.jit import device, kernel, resolve_threads, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.sums.clip import Clipping, add_square, clip_from
 from dpmd_fast.kernels.sums.pairs import check_done
 from dpmd_fast.kernels.sums.responsibilities import CHUNK, find_components, make_chunk, weigh
@@ -67,7 +68,7 @@ def add_mixture_block(
     parts = max(1, min(resolve_threads(n_threads), -(-len(records) // CHUNK)))
     partial = np.zeros((parts, *sums.shape))
     done = np.zeros(parts, np.bool_)
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         _add_block(*frames[:3], float(c), clipping, records, partial, done)
     check_done(done)
     for part in partial:
@@ -118,8 +119,11 @@ def _clip_records(clipping, chunk, zeros, spent):
 
 
 @device(memory=True)
-def _add_rows(log_weights, whitening, screen, c, clipping, Y, first, last, sums):
-    """Add the records first to last - 1 to `sums`."""
+def _add_rows(part, log_weights, whitening, screen, c, clipping, Y, partial, done):
+    """Add one part of the records to its own sums."""
+    n, parts = len(Y), len(partial)
+    first, last = part * n // parts, (part + 1) * n // parts
+    sums = partial[part]
     K, depth, width = whitening.shape
     chunk = make_chunk(K, depth - 1, width, min(CHUNK, last - first))
     zeros, spent = np.zeros(width), np.zeros(len(chunk.sums), np.int64)
@@ -136,13 +140,10 @@ def _add_rows(log_weights, whitening, screen, c, clipping, Y, first, last, sums)
                 else:
                     chunk.U[p, :] = 0.0
             add_gram_of_rows(chunk.U, begin, count, sums[k], width // LANES)
+    done[part] = True
 
 
 @kernel(parallel=True)
 def _add_block(log_weights, whitening, screen, c, clipping, Y, partial, done):
-    n, parts = len(Y), len(partial)
-    for part in prange(parts):
-        p = np.int64(part)
-        first, last = p * n // parts, (p + 1) * n // parts
-        _add_rows(log_weights, whitening, screen, c, clipping, Y, first, last, partial[p])
-        done[p] = True
+    arguments = log_weights, whitening, screen, c, clipping, Y, partial, done
+    parallel_for(_add_rows, len(partial), 1, arguments)

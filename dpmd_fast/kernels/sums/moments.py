@@ -16,7 +16,8 @@ import math
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.projectors import power
 from dpmd_fast.kernels.search.balls import find_candidates, search_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries
@@ -46,7 +47,7 @@ def record_norms(
 ) -> np.ndarray:
     """Return the norm over all locations of what each row of `X` would add without clipping."""
     out = np.full(len(X), np.nan)
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         padded = pad_queries(index, X)
         _clip_block(index, padded, float(beta), float(c), NO_CLIPPING, *NO_PAIRS, out)
     check_done(~np.isnan(out))
@@ -68,10 +69,10 @@ def add_moment_block(
     `sums` is in the leaf order of the locations. The caller empties it before an entry can reach 2^53.
     """
     beta, c = float(beta), float(c)
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         padded = pad_queries(index, Y)
         _clip_block(index, padded, beta, c, clipping, *pairs[:3], NO_NORMS)
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         starts = sort_by_location(len(Y), len(index.rows), pairs)
         done = np.zeros(len(sums), np.bool_)
         _accumulate(index, padded, c, starts, pairs.records, pairs.sorted_scales, sums, done)
@@ -110,11 +111,13 @@ def _measure(record, scales, count, squares):
 
 
 @device(memory=True)
-def _clip_rows(index, X, first, last, beta, c, clipping, places, scales, counts, norms):
-    """Find and clip the records first to last - 1: their locations, scales, and number of locations.
+def _clip_rows(chunk, index, X, beta, c, clipping, places, scales, counts, norms):
+    """Find and clip the records of a chunk: their locations, scales, and number of locations.
 
     If `norms` is not empty, set the norms of what they would add without clipping, and nothing else.
     """
+    first = chunk * CHUNK
+    last = min(first + CHUNK, len(X))
     K = len(index.rows)
     found = np.empty(K + ROOM, np.int32), np.empty(K + ROOM), search_scratch(index)
     numbers = np.empty(K), np.empty(K + ROOM)
@@ -146,16 +149,14 @@ def _clip_with(index, X, first, last, beta, c, clipping, places, scales, counts,
 
 @kernel(parallel=True)
 def _clip_block(index, X, beta, c, clipping, places, scales, counts, norms):
-    n = len(X)
-    for chunk in prange((n + CHUNK - 1) // CHUNK):
-        first = np.int64(chunk) * CHUNK
-        last = min(first + CHUNK, n)
-        _clip_rows(index, X, first, last, beta, c, clipping, places, scales, counts, norms)
+    chunks = (len(X) + CHUNK - 1) // CHUNK
+    parallel_for(_clip_rows, chunks, 1, (index, X, beta, c, clipping, places, scales, counts, norms))
 
 
 @device(memory=True)
-def _accumulate_at(index, X, lead, a, first, last, records, scales, sums):
-    """Add v v^T of the pairs first to last - 1, all of them at location a."""
+def _accumulate_at(a, index, X, lead, starts, records, scales, sums, done):
+    """Add v v^T of all pairs at location a."""
+    first, last = starts[a], starts[a + 1]
     width = X.shape[1]
     groups = width // LANES
     rows = index.rows
@@ -171,16 +172,14 @@ def _accumulate_at(index, X, lead, a, first, last, records, scales, sums):
         panel[vector, filled, lane] = math.trunc(scale * lead)
         filled += 1
         if filled == PANEL:
-            add_gram(panel, PANEL, filled, sums, groups)
+            add_gram(panel, PANEL, filled, sums[a], groups)
             filled = 0
     if filled > 0:
-        add_gram(panel, PANEL, filled, sums, groups)
+        add_gram(panel, PANEL, filled, sums[a], groups)
+    done[a] = True
 
 
 @kernel(parallel=True)
 def _accumulate(index, X, c, starts, records, scales, sums, done):
     lead = index.radius * math.sqrt(c)
-    for a in prange(len(sums)):
-        a = np.int64(a)
-        _accumulate_at(index, X, lead, a, starts[a], starts[a + 1], records, scales, sums[a])
-        done[a] = True
+    parallel_for(_accumulate_at, len(sums), 1, (index, X, lead, starts, records, scales, sums, done))

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import device, kernel, prange
+from dpmd_fast.kernels.jit import device, kernel
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.scratch import sparse_memory
 from dpmd_fast.kernels.vector.fours import count_places, spread_pairs
 
@@ -80,7 +81,9 @@ def check_done(done: np.ndarray) -> None:
 
 
 @device
-def _count_rows(first, last, places, counts, totals):
+def _count_rows(part, n_records, places, counts, slots):
+    first, last = part * _SORTED, min((part + 1) * _SORTED, n_records)
+    totals = slots[part]
     at = 0
     for q in range(first, last):
         if q % CHUNK == 0:
@@ -91,7 +94,9 @@ def _count_rows(first, last, places, counts, totals):
 
 
 @device
-def _sort_rows(first, last, places, scales, counts, along, slots, records, sorted_scales, sorted_along):
+def _sort_rows(part, n_records, places, scales, counts, along, parts, records, sorted_scales, sorted_along):
+    first, last = part * _SORTED, min((part + 1) * _SORTED, n_records)
+    slots = parts[part]
     at = 0
     for q in range(first, last):
         if q % CHUNK == 0:
@@ -111,9 +116,7 @@ def _sort_pairs(
     n_records, places, scales, counts, along, records, sorted_scales, sorted_along, slots, starts
 ):
     parts, n_locations = slots.shape
-    for part in prange(parts):
-        first = np.int64(part) * _SORTED
-        _count_rows(first, min(first + _SORTED, n_records), places, counts, slots[part])
+    parallel_for(_count_rows, parts, 1, (n_records, places, counts, slots))
     end = 0
     for a in range(n_locations):
         starts[a] = end
@@ -122,9 +125,5 @@ def _sort_pairs(
             slots[part, a] = end
             end += count
     starts[n_locations] = end
-    for part in prange(parts):
-        first = np.int64(part) * _SORTED
-        last = min(first + _SORTED, n_records)
-        _sort_rows(
-            first, last, places, scales, counts, along, slots[part], records, sorted_scales, sorted_along
-        )
+    arguments = n_records, places, scales, counts, along, slots, records, sorted_scales, sorted_along
+    parallel_for(_sort_rows, parts, 1, arguments)

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.jit import device, kernel, prange, threads
+from dpmd_fast.kernels.jit import device, kernel, threads
+from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.search.balls import find_candidates, search_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
 from dpmd_fast.kernels.sums.clip import NO_CLIPPING, Clipping, clip
@@ -64,7 +65,7 @@ def residual_norms(
 ) -> np.ndarray:
     """Return the norm over all charts of what each record (x, r) would add without clipping."""
     out = np.full(len(X), np.nan)
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         along = np.empty((0, frames.frames.shape[1]))
         _clip_block(*frames, _contiguous(X), _contiguous(R), float(c), NO_CLIPPING, *NO_PAIRS, along, out)
     check_done(~np.isnan(out))
@@ -83,9 +84,9 @@ def add_residual_block(
 ) -> None:
     """Add records (x, r), at most `block_rows` of them, to the upper blocks of `sums` (K, width, width)."""
     c, residuals = float(c), _contiguous(R)
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         _clip_block(*frames, _contiguous(X), residuals, c, clipping, *pairs[:4], NO_NORMS)
-    with threads(n_threads, chunk=1):
+    with threads(n_threads):
         starts = sort_by_location(len(X), len(frames.balls.rows), pairs)
         done = np.zeros(len(sums), np.bool_)
         bandwidths = frames.balls.radius, frames.normal
@@ -176,11 +177,13 @@ def _measure(record, scales, count, squares):
 
 
 @device(memory=True)
-def _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, kept, norms):
-    """Find and clip the records first to last - 1: their charts, scales, coordinates, number of charts.
+def _clip_rows(chunk, charts, X, R, c, clipping, places, scales, counts, kept, norms):
+    """Find and clip the records of a chunk: their charts, scales, coordinates, number of charts.
 
     If `norms` is not empty, set the norms of what they would add without clipping, and nothing else.
     """
+    first = chunk * CHUNK
+    last = min(first + CHUNK, len(X))
     K = len(charts[0].rows)
     scratch = _chart_scratch(charts[0], charts[2])
     numbers = np.empty(K), np.empty(K), np.empty(K)
@@ -213,27 +216,25 @@ def _clip_with(charts, X, R, first, last, c, clipping, places, scales, counts, k
 
 @kernel(parallel=True)
 def _clip_block(index, centers, frames, normal, X, R, c, clipping, places, scales, counts, along, norms):
-    n = len(X)
-    for chunk in prange((n + CHUNK - 1) // CHUNK):
-        first = np.int64(chunk) * CHUNK
-        last = min(first + CHUNK, n)
-        charts = index, centers, frames, normal
-        _clip_rows(charts, X, R, first, last, c, clipping, places, scales, counts, along, norms)
+    chunks = (len(X) + CHUNK - 1) // CHUNK
+    charts = index, centers, frames, normal
+    records = X, R, c, clipping, places, scales, counts, along, norms
+    parallel_for(_clip_rows, chunks, 1, (charts, *records))
 
 
 @device(memory=True)
-def _accumulate_at(bandwidths, R, lead, first, last, records, scales, along, sums):
-    """Add v v^T of the pairs first to last - 1, all of them at one chart."""
+def _accumulate_at(a, bandwidths, R, lead, starts, records, scales, along, sums, done):
+    """Add v v^T of all pairs at chart a."""
     h, normal = bandwidths
     d, D = along.shape[1], R.shape[1]
-    groups = sums.shape[0] // LANES
+    groups = sums.shape[1] // LANES
     panel = np.zeros((panel_vectors(groups), PANEL, WIDTH))
     flat = panel.reshape(-1)
     cells = np.empty(d + D + 1, np.int64)  # of the features of the panel's first row
     for k in range(d + D + 1):
         cells[k] = (k // WIDTH) * PANEL * WIDTH + k % WIDTH
     filled = 0
-    for pair in range(first, last):
+    for pair in range(starts[a], starts[a + 1]):
         q, scale = np.int64(records[pair]), scales[pair]
         row = WIDTH * filled
         for e in range(d):
@@ -243,16 +244,14 @@ def _accumulate_at(bandwidths, R, lead, first, last, records, scales, along, sum
         flat[cells[d + D] + row] = np.trunc(scale * lead)
         filled += 1
         if filled == PANEL:
-            add_gram(panel, PANEL, filled, sums, groups)
+            add_gram(panel, PANEL, filled, sums[a], groups)
             filled = 0
     if filled > 0:
-        add_gram(panel, PANEL, filled, sums, groups)
+        add_gram(panel, PANEL, filled, sums[a], groups)
+    done[a] = True
 
 
 @kernel(parallel=True)
 def _accumulate(bandwidths, R, c, starts, records, scales, along, sums, done):
-    lead = math.sqrt(c)
-    for a in prange(len(sums)):
-        a = np.int64(a)
-        _accumulate_at(bandwidths, R, lead, starts[a], starts[a + 1], records, scales, along, sums[a])
-        done[a] = True
+    arguments = bandwidths, R, math.sqrt(c), starts, records, scales, along, sums, done
+    parallel_for(_accumulate_at, len(sums), 1, arguments)

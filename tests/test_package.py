@@ -8,15 +8,17 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dpmd_fast
+from dpmd_fast import Budget, release_atlas
 
 
-def run(code, **environment):
+def run(code, *arguments, **environment):
     """Run code in a fresh interpreter and return what it prints, as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -70,6 +72,30 @@ def test_import_is_cheap_and_compiles_nothing():
     assert heavy == []
     assert compiled == 0
     assert lazy is False
+
+
+def test_what_a_model_needs_to_move_points_is_all_that_is_imported(tmp_path):
+    """SciPy's functions, and what Numba compiles with, would take as long to import as all the rest."""
+    rng = np.random.default_rng(0)
+    angles = rng.uniform(0.0, 6.0, 3_000)
+    Y = np.column_stack([np.cos(angles), np.sin(angles)])
+    for epsilon in (1.0, 50.0):
+        budget = Budget(epsilon, 1e-6)
+        atlas = release_atlas(Y, Y[:50] + 0.01, dim=1, budget=budget, accept_risk=True, seed=0)
+        atlas.save(tmp_path / f"{epsilon}.dpmd")
+    unwanted = run(
+        """
+        import json, sys
+        import numpy as np
+        from dpmd_fast import Atlas
+        for path in sys.argv[1:]:
+            Atlas.load(path).transform(np.zeros((1, 2)))
+        print(json.dumps([m for m in ("scipy.special", "scipy.linalg", "numba.np.linalg") if m in sys.modules]))
+        """,
+        *map(str, tmp_path.iterdir()),
+        DPMD_FAST_CACHE="1",
+    )
+    assert unwanted == []
 
 
 COUNT = """

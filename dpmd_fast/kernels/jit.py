@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.runtime import rtsys
 
 from dpmd_fast.kernels.cache import secure
 from dpmd_fast.kernels.compiler import BorrowingCompiler, KernelCompiler, StagedCompiler
@@ -133,13 +134,15 @@ def _keyed(dispatcher: Any, *, parallel: bool) -> Any:
 
 def _ignore_cache_errors(cache: Any, *, parallel: bool) -> None:
     """Let a folder that is full, read-only or damaged cost time only: compile, and keep nothing."""
-    load, save = cache.load_overload, cache.save_overload
+    save = cache.save_overload
 
     def try_load(signature: Any, context: Any) -> Any:
         if parallel:
             start_layer()  # its code calls the layer
         try:
-            return load(signature, context)
+            # Numba's `load_overload` loads all that a compiler needs before, in a third of a second
+            rtsys.initialize(context)
+            return cache._load_overload(signature, context)
         except Exception:  # of a damaged file: anything
             return None
 
@@ -274,7 +277,6 @@ if hasattr(os, "register_at_fork"):
 
 @functools.cache
 def _blas() -> Any:
-    import scipy.linalg.cython_lapack  # noqa: F401  (loads the BLAS that compiled kernels call)
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")  # limits of other libraries stay as they are

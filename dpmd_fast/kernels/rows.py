@@ -1,6 +1,6 @@
 """Rows that do not depend on each other, worked on by threads of this package's own.
 
-``prange`` enters a parallel region of the threading layer. With GNU OpenMP that costs more than a few rows
+A parallel loop enters a region of the threading layer. With GNU OpenMP that costs more than a few rows
 do, cannot be done in a forked child, and ends at a barrier: when one thread has lost its core to another
 process, all others spin until it gets one back. Here the calling thread begins at once and by itself. Others
 help only where so much is left that it pays and only while a core is idle; they take ranges of rows until

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import erfcx, erfinv, ndtr, ndtri
 
 from dpmd_fast.arguments import checked
 from dpmd_fast.errors import UserValueError
 
 _BEYOND_FLOATS = "epsilon, delta or rho: too large or too small to be converted in floating point"
+_HALF = math.sqrt(0.5)
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
@@ -35,18 +36,53 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
         raise UserValueError(_BEYOND_FLOATS) from None
 
 
+class _Normal(NamedTuple):
+    """Functions of the normal distribution."""
+
+    mills: Callable[[float], float]  # the Mills ratio (1 - Phi(x)) / phi(x)
+    below: Callable[[float], float]  # Phi
+
+
 def _mills(x: float) -> float:
-    """Return the Mills ratio (1 - Phi(x)) / phi(x); overflows only for x < -35."""
+    """Return the Mills ratio; overflows only for x < -35."""
+    from scipy.special import erfcx
+
     return math.sqrt(math.pi / 2.0) * float(erfcx(x / math.sqrt(2.0)))
 
 
-def _mills_descent(x: float) -> float:
+def _below(x: float) -> float:
+    from scipy.special import ndtr
+
+    return float(ndtr(x))
+
+
+def _quick_mills(x: float) -> float:
+    """Return the Mills ratio for x > -1, to a relative error of 1e-14."""
+    if x < 7.0:
+        return math.sqrt(math.pi / 2.0) * math.exp(0.5 * x * x) * math.erfc(x * _HALF)
+    fraction = x  # Laplace's, 1 / (x + 1 / (x + 2 / (x + ...)))
+    for k in range(40, 0, -1):
+        fraction = x + k / fraction
+    return 1.0 / fraction
+
+
+def _quick_below(x: float) -> float:
+    return 0.5 * math.erfc(-x * _HALF)
+
+
+_EXACT = _Normal(_mills, _below)
+_QUICK = _Normal(
+    _quick_mills, _quick_below
+)  # for a check: importing SciPy's functions takes a third of a second
+
+
+def _mills_descent(x: float, normal: _Normal) -> float:
     """Return minus the derivative of the Mills ratio, 1 - x M(x): positive, near x^-2 for large x."""
     # Beyond 100, where the difference loses its digits, delta is far below the smallest float.
-    return 1.0 - x * _mills(x) if x < 100.0 else 1.0 / (x * x)
+    return 1.0 - x * normal.mills(x) if x < 100.0 else 1.0 / (x * x)
 
 
-def _log_gdp_delta(mu: float, epsilon: float) -> float:
+def _log_gdp_delta(mu: float, epsilon: float, normal: _Normal = _EXACT) -> float:
     """Return the logarithm of the GDP curve for mu > 0.
 
     With a = mu/2 - eps/mu and M the Mills ratio, phi(a) = e^eps phi(a - mu), so the curve equals
@@ -59,12 +95,14 @@ def _log_gdp_delta(mu: float, epsilon: float) -> float:
         return -math.inf
     if mu <= max(1.0, 0.5 * centre):
         points = (centre + 0.5 * mu * _NODES).tolist()
-        descent = math.fsum(w * _mills_descent(x) for w, x in zip(_WEIGHTS.tolist(), points, strict=True))
+        descent = math.fsum(
+            w * _mills_descent(x, normal) for w, x in zip(_WEIGHTS.tolist(), points, strict=True)
+        )
         return -0.5 * a * a - _LOG_SQRT_2PI + math.log(mu) + math.log(0.5 * descent)
-    tail = _mills(centre + 0.5 * mu)
+    tail = normal.mills(centre + 0.5 * mu)
     if a <= 0.0:
-        return -0.5 * a * a - _LOG_SQRT_2PI + math.log(_mills(-a) - tail)
-    return math.log1p(-(float(ndtr(-a)) + math.exp(-0.5 * a * a - _LOG_SQRT_2PI) * tail))
+        return -0.5 * a * a - _LOG_SQRT_2PI + math.log(normal.mills(-a) - tail)
+    return math.log1p(-(normal.below(-a) + math.exp(-0.5 * a * a - _LOG_SQRT_2PI) * tail))
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
@@ -80,9 +118,12 @@ def gdp_delta(mu: float, epsilon: float) -> float:
 
 
 def gdp_implies(mu: float, epsilon: float, delta: float) -> bool:
-    """Return True if mu-GDP implies (epsilon, delta)-DP; all three have been checked."""
+    """Return True if mu-GDP implies (epsilon, delta)-DP, to 11 digits of mu; all three have been checked.
+
+    A quick check, of what `gdp_mu` has computed before: every model that is read has it.
+    """
     try:
-        return mu == 0.0 or _log_gdp_delta(mu, epsilon) <= math.log(delta)
+        return mu == 0.0 or _log_gdp_delta(mu, epsilon, _QUICK) <= math.log(delta)
     except (ArithmeticError, ValueError):  # the logarithm of what was rounded to 0
         raise UserValueError(_BEYOND_FLOATS) from None
 
@@ -93,6 +134,8 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     delta = checked("delta", delta, positive=True, below=1.0)
     if mu == 0.0 or delta >= math.erf(mu / math.sqrt(8.0)):
         return 0.0
+    from scipy.special import ndtri
+
     # The curve lies below Phi(mu/2 - eps/mu).
     high = mu * (0.5 * mu - float(ndtri(delta)))
     if high == math.inf:
@@ -107,6 +150,8 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu for which mu-GDP implies (epsilon, delta)-DP: inverts `gdp_delta` in mu."""
     epsilon = checked("epsilon", epsilon)
     delta = checked("delta", delta, positive=True, below=1.0)
+    from scipy.special import erfinv, ndtri
+
     low = math.sqrt(8.0) * float(erfinv(delta))  # the answer at epsilon = 0
     if epsilon == 0.0:
         return low

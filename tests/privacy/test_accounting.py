@@ -13,6 +13,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from dpmd_fast.privacy.accounting import (
     gdp_delta,
     gdp_epsilon,
+    gdp_implies,
     gdp_mu,
     paper_epsilon,
     paper_rho,
@@ -73,6 +74,8 @@ def test_gdp_mu_inverts_the_curve(epsilon, delta):
     assert ref_gdp_delta(mu * (1 - 1e-10), epsilon) < delta < ref_gdp_delta(mu * (1 + 1e-10), epsilon)
     assert gdp_epsilon(mu, delta) == pytest.approx(epsilon, rel=1e-9, abs=1e-13)
     assert gdp_delta(mu, epsilon) == pytest.approx(delta, rel=1e-9, abs=0)
+    assert gdp_implies(mu * (1 - 1e-11), epsilon, delta)  # by other functions, without SciPy
+    assert not gdp_implies(mu * (1 + 1e-11), epsilon, delta)
 
 
 @pytest.mark.parametrize("delta", DELTAS)

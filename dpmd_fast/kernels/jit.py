@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.runtime import rtsys
+from numba.core.runtime.nrt import rtsys
 
 from dpmd_fast.kernels.cache import secure
 from dpmd_fast.kernels.compiler import BorrowingCompiler, KernelCompiler, StagedCompiler

@@ -103,10 +103,15 @@ class Stage(NamedTuple):
     pruned: float = 0.0  # of the work, what the search does not do
 
 
-def stages(quick: bool) -> Iterator[Stage]:
+def _sums_case(D: int, quick: bool) -> Case:
     n, K, ball = (3_000, 100, 180) if quick else (50_000, 1_000, 3_000)
+    return Case(D, n, 5, m=K, ball=ball)
+
+
+def stages(quick: bool) -> Iterator[Stage]:
     for D in (20, 60, 100):
-        case = Case(D, n, 5, m=K, ball=ball)
+        case = _sums_case(D, quick)
+        n, K = case.n, case.m
         Y, locations, h = make_problem(case)
         index = build_index(locations, h)
         tau = natural_tau(index, 2.0)
@@ -268,6 +273,9 @@ def report(sections: Sequence[str], quick: bool) -> Iterator[str]:
         add, frames = _add_residuals(atlas, Z, 1)
         rate = dgemm_rate(sizes[0], threads=1)
         yield parts.show(atlas.layers[0].field(), frames, Z, add, rate)
+        Y, locations, h = make_problem(_sums_case(20, quick))
+        index = build_index(locations, h)
+        yield parts.show_sums(index, Y, partial(exact_sums, Y, index, natural_tau(index, 2.0), 1), rate)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,7 +1,8 @@
-"""Where the time of the two slowest stages goes: the transform and the residual sums, on one thread.
+"""Where the time of the slowest stages goes: transform, residual sums, certified sums, on one thread.
 
-A section of `limits.py`. Parts are timed in the run itself; what a point needs is counted; and the two inner
-steps of a point, masks and charts by fours, are timed alone, on data that stay in the first cache.
+A section of `limits.py`. Parts are timed in the run itself; what a point needs is counted; and the inner
+steps, masks and charts by fours and products of vectors, are timed alone, on data that stay in the first
+cache.
 """
 
 from __future__ import annotations
@@ -21,26 +22,36 @@ from benchmarks.markdown import table
 from dpmd_fast.kernels import charts
 from dpmd_fast.kernels.charts import Field, move
 from dpmd_fast.kernels.jit import kernel
+from dpmd_fast.kernels.search.balls import count_neighbors
 from dpmd_fast.kernels.search.index import LEAF, BallIndex
-from dpmd_fast.kernels.sums import residuals
+from dpmd_fast.kernels.sums import moments, residuals
+from dpmd_fast.kernels.sums.pairs import PANEL
 from dpmd_fast.kernels.sums.residuals import ResidualFrames
 from dpmd_fast.kernels.vector.bits import near_mask
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.quads import add_four_charts
+from dpmd_fast.kernels.vector.tiles import add_gram
+from dpmd_fast.kernels.width import WIDTH
 
 _COUNTED = 2_000  # points for which charts are counted
 
-PARTS = {
+Parts = dict[str, tuple[Any, str]]  # names of functions that are timed, by what they do
+RESIDUALS: Parts = {
     "records moved by the charts so far": (charts, "_move"),
     "charts in reach, coordinates, norm, integer check": (residuals, "_clip_block"),
     "pairs sorted by chart": (residuals, "sort_by_location"),
     "products of integer vectors": (residuals, "_accumulate"),
 }
+SUMS: Parts = {
+    "locations in reach, distances, norm, integer check": (moments, "_clip_block"),
+    "pairs sorted by location": (moments, "sort_by_location"),
+    "vectors cut to integers, and their products": (moments, "_accumulate"),
+}
 
 
 @contextmanager
-def timed_parts() -> Iterator[Counter[str]]:
-    """Seconds spent in each of `PARTS`."""
+def timed_parts(parts: Parts) -> Iterator[Counter[str]]:
+    """Seconds spent in each part."""
     spent: Counter[str] = Counter()
 
     def clocked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,23 +64,25 @@ def timed_parts() -> Iterator[Counter[str]]:
         return run
 
     with ExitStack() as stack:
-        for name, (module, attribute) in PARTS.items():
+        for name, (module, attribute) in parts.items():
             stack.enter_context(patch.object(module, attribute, clocked(name, getattr(module, attribute))))
         yield spent
 
 
-def residual_parts(add: Callable[[], None], repeats: int = 5) -> dict[str, float]:
-    """The best time of each part, and of the whole."""
+def best_parts(parts: Parts, add: Callable[[], None], rows: int, repeats: int = 5) -> dict[str, float]:
+    """The best time of each part, of all else, and of the whole: nanoseconds for one of so many records."""
     add()
     best: dict[str, float] = {}
     for _ in range(repeats):
-        with timed_parts() as spent:
+        with timed_parts(parts) as spent:
             start = time.perf_counter()
             add()
             spent["all"] = time.perf_counter() - start
         for name, value in spent.items():
             best[name] = min(best.get(name, value), value)
-    return best
+    found = {name: 1e9 * best[name] / rows for name in (*parts, "all")}
+    whole = found.pop("all")
+    return found | {"everything else": whole - sum(found.values()), "all": whole}
 
 
 class Visit(NamedTuple):
@@ -151,10 +164,42 @@ def show(
     )
 
 
+@kernel
+def repeat_products(panel, sums, rounds):
+    for _ in range(rounds):
+        add_gram(panel, PANEL, PANEL, sums, len(sums) // LANES)
+
+
+def show_sums(index: BallIndex, Y: np.ndarray, add: Callable[[], None], dgemm: float) -> str:
+    """The section about certified sums: `add` makes those of the records Y, on one thread."""
+    spent = best_parts(SUMS, add, len(Y))
+    width, features = index.rows.shape[1], index.columns + 1
+    panel = np.ones((-(-width // WIDTH), PANEL, WIDTH))
+    products = partial(repeat_products, panel, np.zeros((width, width)), 20_000)
+    products()
+    one = 1e9 * best_seconds(products, 3) / (20_000 * PANEL)
+    pairs = float(count_neighbors(index, Y).mean())
+    useful = 1e9 * features * (features + 1.0) / dgemm
+    names, values = zip(*spent.items(), strict=True)
+    rows = [
+        [name, f"{value:,.0f}", f"{value / pairs:.1f}"] for name, value in zip(names, values, strict=True)
+    ]
+    return (
+        f"Certified sums, {index.columns} columns, nanoseconds for a record and for one of its pairs:\n\n"
+        + table(["part", "record", "pair"], rows)
+        + f"\n\nA record is in reach of {pairs:.1f} of {len(index.rows):,} locations. DGEMM does the "
+        f"useful flops of a pair in {useful:.1f} ns. The products alone, of vectors that are cut and lie in "
+        f"the first cache, take {one:.1f} ns, since blocks of four columns are multiplied as a whole. All "
+        "else is for the pair itself: a distance, a weight and a cut for the check, a place in the order of "
+        "locations, and a record fetched from the second or third cache and cut once more. With nothing but "
+        f"the products the sums would run at {useful / one:.0%} of DGEMM; they do at "
+        f"{useful * pairs / spent['all']:.0%}, counted without distances."
+    )
+
+
 def _show_residuals(frames: ResidualFrames, points: np.ndarray, add: Callable[[], None], dgemm: float) -> str:
-    spent = {name: 1e9 * value / len(points) for name, value in residual_parts(add).items()}
-    spent["everything else"] = spent["all"] - sum(spent[name] for name in PARTS)
-    rows = [[name, f"{spent[name]:,.0f}"] for name in (*PARTS, "everything else", "all")]
+    spent = best_parts(RESIDUALS, add, len(points))
+    rows = [[name, f"{value:,.0f}"] for name, value in spent.items()]
     pairs = visits(frames.balls, points[:_COUNTED]).charts
     features = frames.frames.shape[1] + frames.frames.shape[2] + 1.0
     flops = pairs * features * (features + 1.0)

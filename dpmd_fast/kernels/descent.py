@@ -186,7 +186,7 @@ def _descend_one(q, index, bases, X, beta, steps, tolerance, codes, taken, resid
         residuals[q] = math.sqrt(2.0 * F)
 
 
-@kernel(parallel=True)
+@kernel
 def _descend(index, bases, X, beta, steps, tolerance, codes, taken, residuals):
     arguments = index, bases, X, beta, steps, tolerance, codes, taken, residuals
     parallel_for(_descend_one, len(X), 1, arguments)

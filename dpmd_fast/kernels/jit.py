@@ -40,13 +40,10 @@ JIT_DISABLED = bool(_config.DISABLE_JIT)
 def kernel(
     function: Callable[..., Any] | None = None,
     *,
-    parallel: bool = False,
     rows: str | None = None,
     in_stages: bool = False,
 ) -> Any:
     """Compile `function` in nopython mode, to be called from Python or from other kernels.
-
-    With `parallel` it may have loops that run side by side (`parallel.py`).
 
     It runs without Python's lock, so that other threads go on meanwhile. With `rows`, the name of an array
     among its arguments, it keeps the lock if that is a few rows long (`lock.py`).
@@ -55,13 +52,13 @@ def kernel(
     be faster.
     """
     if function is None:
-        return functools.partial(kernel, parallel=parallel, rows=rows, in_stages=in_stages)
+        return functools.partial(kernel, rows=rows, in_stages=in_stages)
     compiler: Any = StagedCompiler if in_stages else KernelCompiler
     if rows is not None:
         compiler = type(compiler.__name__, (compiler,), {"rows": rows})
     # no other kernel takes it as an argument; it may make arrays, whoever calls it
     options = {"no_cfunc_wrapper": True, "_nrt": True}
-    return _compiled(function, pipeline_class=compiler, parallel=parallel, **options)
+    return _compiled(function, pipeline_class=compiler, **options)
 
 
 def device(function: Callable[..., Any] | None = None, *, inline: bool = False, memory: bool = False) -> Any:
@@ -88,14 +85,12 @@ def device(function: Callable[..., Any] | None = None, *, inline: bool = False, 
     return _compiled(function, cache=False, **options)
 
 
-def _compiled(
-    function: Callable[..., Any], *, cache: bool = True, parallel: bool = False, **options: Any
-) -> Any:
+def _compiled(function: Callable[..., Any], *, cache: bool = True, **options: Any) -> Any:
     """Compile `function`, and cache it if that is allowed and Numba finds a folder it can write."""
     compiler = functools.partial(_njit, nogil=True, error_model="numpy", **options)
     if cache and os.environ.get(_SWITCH, "1") != "0":
         try:
-            return _keyed(compiler(cache=True)(function), parallel=parallel)
+            return _keyed(compiler(cache=True)(function))
         except RuntimeError:  # no folder, as on a read-only installation without a home, or none that is safe
             os.environ[_SWITCH] = "0"  # for all other kernels, and for child processes
             warnings.warn(
@@ -117,7 +112,7 @@ def kernel_digest() -> str:
     return total.hexdigest()
 
 
-def _keyed(dispatcher: Any, *, parallel: bool) -> Any:
+def _keyed(dispatcher: Any) -> Any:
     """Make compiled code in the cache stale when any kernel file changes, and take it from safe folders only.
 
     Numba looks at the caller's file only, and would go on running what an older helper compiled to.
@@ -128,17 +123,15 @@ def _keyed(dispatcher: Any, *, parallel: bool) -> Any:
             raise RuntimeError("no folder that others cannot write")
         file = cache._cache_file
         file._source_stamp = (file._source_stamp, kernel_digest())
-        _ignore_cache_errors(cache, parallel=parallel)
+        _ignore_cache_errors(cache)
     return dispatcher
 
 
-def _ignore_cache_errors(cache: Any, *, parallel: bool) -> None:
+def _ignore_cache_errors(cache: Any) -> None:
     """Let a folder that is full, read-only or damaged cost time only: compile, and keep nothing."""
     save = cache.save_overload
 
     def try_load(signature: Any, context: Any) -> Any:
-        if parallel:
-            start_layer()  # its code calls the layer
         try:
             # Numba's `load_overload` loads all that a compiler needs before, in a third of a second
             rtsys.initialize(context)

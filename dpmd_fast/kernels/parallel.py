@@ -5,7 +5,8 @@ thread takes the next `chunk` of them, so that one beside a busy process holds n
 ``prange`` gives every thread an equal share, and makes a function out of the body of the loop, which takes
 half a second to compile for each loop. Here the body is a device function.
 
-Which thread runs an iteration is not defined: none may write what another one reads or writes.
+Which thread runs an iteration is not defined: none may write what another one reads or writes. `chunk` is
+positive, and a worker starts no loop of this kind itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def _parallel_for(typingctx, worker, count, chunk, arguments):
     sig = types.void(worker, types.int64, types.int64, arguments)
 
     def codegen(context, builder, signature, args):
-        start_layer()  # makes the functions of the layer known
+        start_layer()  # makes the functions of the layer known, and again when this code comes from a cache
+        context.active_code_library._reload_init.add(start_layer)
         _, count, chunk, values = args
         kind = ir.LiteralStructType([_I64, _I64, _I64, _I32, values.type])
         shared = cgutils.alloca_once(builder, kind)
@@ -44,7 +46,8 @@ def _parallel_for(typingctx, worker, count, chunk, arguments):
         _emit_loop(builder, body, builder.bitcast(shared, _BYTES), count, chunk)
         failed = builder.load(cgutils.gep_inbounds(builder, shared, 0, _FAILED))
         with builder.if_then(builder.icmp_signed("!=", failed, _I32(0)), likely=False):
-            message = "a thread of a parallel loop found no memory"
+            # arrays that the kernel has made stay: those that write them come as arguments from Python
+            message = "a thread of a parallel loop failed, most likely for lack of memory"
             context.call_conv.return_user_exc(builder, MemoryError, (message,))
         return context.get_dummy_value()
 
@@ -78,7 +81,8 @@ def _emit_body(context, module, compiled, arguments, kind):
             builder, function, signature.return_type, signature.args, given
         )
         with builder.if_then(status.is_error, likely=False):
-            builder.store(_I32(1), place[_FAILED])
+            builder.atomic_rmw("xchg", place[_FAILED], _I32(1), "monotonic")
+            builder.atomic_rmw("xchg", place[_NEXT], count, "monotonic")  # the others need not begin
     builder.branch(take)
     builder.position_at_end(done)
     builder.ret_void()

@@ -87,7 +87,7 @@ def _project_to_plane(q, X, means, tangents):
             X[q, k] -= along * tangents[q, c, k]
 
 
-@kernel(parallel=True)
+@kernel
 def _project_to_planes(X, means, tangents):
     parallel_for(_project_to_plane, len(X), _CHUNK, (X, means, tangents))
 
@@ -189,7 +189,7 @@ def _geometry_rows(chunk, index, bases, X, points, rests, beta, counts, masses, 
         masses[q] = mass
 
 
-@kernel(parallel=True)
+@kernel
 def _local_geometry(index, bases, X, points, rests, beta, counts, masses, offsets, projectors):
     chunks = (len(X) + _CHUNK - 1) // _CHUNK
     arguments = index, bases, X, points, rests, beta, counts, masses, offsets, projectors

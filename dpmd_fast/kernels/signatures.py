@@ -70,7 +70,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "eigen.spectra._spectra": "f3 f2 f3 b1",
     },
     "balls": {
-        "search.balls._count": "BALLS f2 f2 f1",
+        "search.balls._count": "BALLS f2 f2 f1 i1",
     },
     "charts": {
         "charts._move": "SIZES SKETCH BOXES f3 f2 f4 f3 f4 f f i f2 b1 b1",

@@ -285,7 +285,7 @@ def _tangents_of_leaf(leaf, index, bases, counts, hard):
                 bases[leaf * LEAF + r, c, k] = Q[c, k]
 
 
-@kernel(parallel=True)
+@kernel
 def _all_tangents(index, bases, counts, hard):
     parallel_for(_tangents_of_leaf, len(index.rests), 1, (index, bases, counts, hard))
 
@@ -318,6 +318,6 @@ def _scatter_at(q, index, X, points, rests, matrices):
     return _scatter(moments, index.columns, count, np.zeros(width), matrices[q]), count
 
 
-@kernel(parallel=True)
+@kernel
 def _scatter_many(index, X, points, rests, matrices):
     parallel_for(_scatter_at, len(X), 4, (index, X, points, rests, matrices))

@@ -53,7 +53,7 @@ def _set_weighted(i, pair, out):
     out[i] = _weighted(pair, i)
 
 
-@kernel(parallel=True)
+@kernel
 def _dots(pair, out):
     parallel_for(_set_weighted, len(out), 2, (pair, out))
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 
 import numba
 import numpy as np
@@ -19,7 +22,7 @@ def _add_one(i, counts, pair):
     counts[i] += pair[0] + pair[1][i]
 
 
-@kernel(parallel=True)
+@kernel
 def _count(counts, chunk, pair):
     parallel_for(_add_one, len(counts), chunk, (counts, pair))
 
@@ -41,7 +44,7 @@ def _set_sum(i, rows, out):
     out[i] = own.sum()
 
 
-@kernel(parallel=True)
+@kernel
 def _sums(rows, out):
     parallel_for(_set_sum, len(out), 2, (rows, out))
 
@@ -64,7 +67,7 @@ def _note_thread(i, work, owners, values):
     owners[i] = numba.get_thread_id()
 
 
-@kernel(parallel=True)
+@kernel
 def _owners(work, owners, values):
     parallel_for(_note_thread, len(owners), 1, (work, owners, values))
 
@@ -85,7 +88,7 @@ def _refuse(i, out):
     out[i] = 1.0
 
 
-@kernel(parallel=True)
+@kernel
 def _refusing(out):
     parallel_for(_refuse, len(out), 1, (out,))
 
@@ -96,5 +99,41 @@ def test_an_error_of_a_thread_is_told(n_threads):
     out = np.zeros(50)
     with threads(n_threads), pytest.raises(MemoryError, match="thread of a parallel loop"):
         _refusing(out)
+    assert n_threads > 1 or not out[6:].any()  # the others do not begin
     _refusing(out[:5])  # and the next call is not concerned
     np.testing.assert_array_equal(out[:5], 1.0)
+
+
+FROM_A_CACHE = """
+import numpy as np
+from dpmd_fast.kernels.jit import device, kernel
+from dpmd_fast.kernels.parallel import parallel_for
+
+@device
+def set_one(i, out):
+    out[i] = 1.0
+
+@kernel
+def inner(out):
+    parallel_for(set_one, len(out), 1, (out,))
+
+@kernel
+def outer(out):
+    inner(out)
+
+out = np.zeros(9)
+outer(out)
+print(out.sum(), sum(outer.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+def test_code_from_a_cache_finds_its_threads(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(FROM_A_CACHE)
+    tmp_path.chmod(0o700)
+    settings = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "DPMD_FAST_CACHE": "1"}
+    for hits in (0, 1):
+        command = [sys.executable, str(program)]
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
+        assert done.stdout == f"9.0 {hits}\n"

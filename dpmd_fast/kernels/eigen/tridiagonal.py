@@ -338,6 +338,6 @@ def _top_subspace(q, matrices, D, bases, solved):
     bases[q] = Q
 
 
-@kernel(parallel=True)
+@kernel
 def _top_subspaces(matrices, D, bases, solved):
     parallel_for(_top_subspace, len(matrices), 4, (matrices, D, bases, solved))

@@ -121,7 +121,7 @@ def _fill_chunk(c, words, out, edges, density, progress):
     progress[c, 1] = used
 
 
-@kernel(parallel=True)
+@kernel
 def _fill_chunks(words, out, edges, density, progress):
     parallel_for(_fill_chunk, len(words), 1, (words, out, edges, density, progress))
 
@@ -149,7 +149,7 @@ def _add_to_matrix(q, matrices, columns, scales, noise):
     mirror_upper(matrices[q])
 
 
-@kernel(parallel=True)
+@kernel
 def add_symmetric(matrices, columns, scales, noise):
     """Add scale_q N(0, 1) to the entries j <= k of each matrix and the same to (k, j). `noise` is flat."""
     parallel_for(_add_to_matrix, len(matrices), 1, (matrices, columns, scales, noise))

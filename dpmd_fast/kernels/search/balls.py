@@ -42,8 +42,10 @@ SINGLE_EPS = float(np.finfo(np.float32).eps)
 def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = None) -> np.ndarray:
     """Count the reference points in the closed ball around each row of `X`."""
     points, rests = sketch_queries(index, X)
+    counts = np.zeros(len(X), np.int64)
     with threads(n_threads):
-        return _count(index, pad_queries(index, X), points, rests)
+        _count(index, pad_queries(index, X), points, rests, counts)
+    return counts
 
 
 @device(inline=True, memory=True)
@@ -337,8 +339,6 @@ def _count_at(q, index, X, points, rests, counts):
     counts[q] = total
 
 
-@kernel(parallel=True)
-def _count(index, X, points, rests):
-    counts = np.zeros(len(X), np.int64)
+@kernel
+def _count(index, X, points, rests, counts):
     parallel_for(_count_at, len(X), _QUERIES, (index, X, points, rests, counts))
-    return counts

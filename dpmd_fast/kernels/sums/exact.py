@@ -256,6 +256,6 @@ def _symmetric_at(a, recent, before, order, out):
             out[place, k, j] = value
 
 
-@kernel(parallel=True)
+@kernel
 def _symmetric(recent, before, order, out):
     parallel_for(_symmetric_at, len(recent), 1, (recent, before, order, out))

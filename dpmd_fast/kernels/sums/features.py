@@ -101,7 +101,7 @@ def _coordinates_of(i, Y, center, basis, inside, outside, done):
     done[i] = True
 
 
-@kernel(parallel=True)
+@kernel
 def _coordinates(Y, center, basis, inside, outside, done):
     parallel_for(_coordinates_of, len(Y), _CHUNK, (Y, center, basis, inside, outside, done))
 
@@ -149,6 +149,6 @@ def _add_chunk(chunk, features, F, clipping, partial, done):
     done[chunk] = True
 
 
-@kernel(parallel=True)
+@kernel
 def _add(features, F, clipping, partial, done):
     parallel_for(_add_chunk, len(partial), 1, (features, F, clipping, partial, done))

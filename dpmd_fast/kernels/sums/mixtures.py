@@ -143,7 +143,7 @@ def _add_rows(part, log_weights, whitening, screen, c, clipping, Y, partial, don
     done[part] = True
 
 
-@kernel(parallel=True)
+@kernel
 def _add_block(log_weights, whitening, screen, c, clipping, Y, partial, done):
     arguments = log_weights, whitening, screen, c, clipping, Y, partial, done
     parallel_for(_add_rows, len(partial), 1, arguments)

@@ -147,7 +147,7 @@ def _clip_with(index, X, first, last, beta, c, clipping, places, scales, counts,
             counts[q] = count
 
 
-@kernel(parallel=True)
+@kernel
 def _clip_block(index, X, beta, c, clipping, places, scales, counts, norms):
     chunks = (len(X) + CHUNK - 1) // CHUNK
     parallel_for(_clip_rows, chunks, 1, (index, X, beta, c, clipping, places, scales, counts, norms))
@@ -179,7 +179,7 @@ def _accumulate_at(a, index, X, lead, starts, records, scales, sums, done):
     done[a] = True
 
 
-@kernel(parallel=True)
+@kernel
 def _accumulate(index, X, c, starts, records, scales, sums, done):
     lead = index.radius * math.sqrt(c)
     parallel_for(_accumulate_at, len(sums), 1, (index, X, lead, starts, records, scales, sums, done))

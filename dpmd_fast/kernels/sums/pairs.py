@@ -111,7 +111,7 @@ def _sort_rows(part, n_records, places, scales, counts, along, parts, records, s
         at = end
 
 
-@kernel(parallel=True)
+@kernel
 def _sort_pairs(
     n_records, places, scales, counts, along, records, sorted_scales, sorted_along, slots, starts
 ):

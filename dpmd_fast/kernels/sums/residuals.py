@@ -214,7 +214,7 @@ def _clip_with(charts, X, R, first, last, c, clipping, places, scales, counts, k
             counts[q] = count
 
 
-@kernel(parallel=True)
+@kernel
 def _clip_block(index, centers, frames, normal, X, R, c, clipping, places, scales, counts, along, norms):
     chunks = (len(X) + CHUNK - 1) // CHUNK
     charts = index, centers, frames, normal
@@ -251,7 +251,7 @@ def _accumulate_at(a, bandwidths, R, lead, starts, records, scales, along, sums,
     done[a] = True
 
 
-@kernel(parallel=True)
+@kernel
 def _accumulate(bandwidths, R, c, starts, records, scales, along, sums, done):
     arguments = bandwidths, R, math.sqrt(c), starts, records, scales, along, sums, done
     parallel_for(_accumulate_at, len(sums), 1, arguments)

@@ -627,6 +627,22 @@ def test_an_interrupted_run_leaves_no_file(here, number, code):
     assert set(os.listdir()) == before
 
 
+def test_an_interrupt_in_the_code_of_a_text_has_the_same_exit_code(tmp_path):
+    """Python would end by SIGINT, although it was caught: one of 14 interrupted runs did."""
+    (tmp_path / "stopped.py").write_text(
+        "import sys\n"
+        "from dpmd_fast import cli\n"
+        "def interrupted(**given):\n"
+        "    exec('raise KeyboardInterrupt')\n"
+        "cli.commands.main = interrupted\n"
+        "sys.exit(cli.main([]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "stopped"], cwd=tmp_path, env=CACHED, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.count("interrupted; no incomplete file")) == (130, 1)
+
+
 def test_a_signal_that_a_library_swallowed_still_stops(here, monkeypatch, capsys):
     before = set(os.listdir())
     moved = dpmd_fast.Atlas.move

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from dpmd_fast import Atlas, Budget, Mixture
 from dpmd_fast.models.geometry.layers import Layer, Subspace
 from dpmd_fast.privacy.guarantee import certified_guarantee
+
+
+def said(number, text):
+    """Return True if a text has a whole number; digits among others, as of 0.81400397, are a coincidence."""
+    return re.search(rf"(?<![\d.]){number}(?!\d)", text) is not None
 
 
 def frames(rng, *shape):

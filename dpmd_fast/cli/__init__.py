@@ -95,6 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, click.Abort):
         _stopped("interrupted")
+        # Python notes an interrupt that leaves the code of a text, such as that of a dataclass, and would end
+        # by SIGINT in the place of our exit code; the next text without one makes it forget
+        exec("")
         return INTERRUPTED
     except _Terminated as end:
         _stopped("terminated")

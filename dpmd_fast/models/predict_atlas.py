@@ -50,6 +50,7 @@ from dpmd_fast.privacy.guarantee import Adjacency
 _MOST_DIM = 6  # dimensions of a surface that are tried
 _NARROW = 0.6  # of the bandwidth, to tell curvature from thickness
 _WIDE = 0.7  # of the rms radius: neighbours within it, and half of it, tell a surface from a cloud
+_ROUNDING = 1.0 + 1e-9  # noise of exactly the largest factor stays so when it changes units
 _NEARLY = 1.15  # error over the least of all dimensions, up to which a smaller dimension is taken
 
 
@@ -174,7 +175,7 @@ def _no_sense(Z: Floats, noise: Floats | None) -> str:
         return f"{distinct} different public point(s) cannot show a surface: an atlas needs {LEAST_PUBLIC}."
     if noise is not None and not noise.any():
         return "The public points have no noise: there is nothing to clean."
-    if noise is not None and noise.max() > EQUAL_NOISE * noise.min():
+    if noise is not None and noise.max() > EQUAL_NOISE * _ROUNDING * noise.min():
         return (
             f"The noises of the columns differ by a factor above {EQUAL_NOISE:g}: an atlas takes them to be "
             "equal, for it measures distances across columns."

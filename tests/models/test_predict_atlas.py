@@ -15,7 +15,7 @@ from dpmd_fast.lab.experiments.verdicts import FACTORS
 from dpmd_fast.lab.experiments.verdicts import SHAPES as VERDICT_SHAPES
 from dpmd_fast.lab.factor_models import FactorData
 from dpmd_fast.models.predict_atlas import predict_atlas
-from dpmd_fast.models.verdict import GAIN, LEAST_PUBLIC, NEARER
+from dpmd_fast.models.verdict import EQUAL_NOISE, GAIN, LEAST_PUBLIC, NEARER
 
 BUDGET = Budget(1.0, 1e-6)
 
@@ -266,6 +266,29 @@ def test_columns_in_different_units_are_not_weighed_together():
     made = plan(queries, n, budget=BUDGET, noise=in_mads(queries, frame_noise), model="atlas")
     assert made.model == "nothing"
     assert "The noises of the columns differ by a factor above 3" in made.advice
+
+
+@pytest.mark.parametrize(("largest", "weighed"), [(np.nextafter(0.12, 1.0), True), (0.1201, False)])
+def test_noises_that_differ_by_exactly_the_largest_factor_are_weighed(largest, weighed):
+    """They are an ulp further apart in one of twenty samples, when scales were divided out and put back."""
+    rng = np.random.default_rng(0)
+    t = rng.uniform(-3.0, 3.0, 60)
+    noise = np.array([0.04, largest])
+    queries = np.column_stack([t, np.sin(t)]) + noise * rng.normal(size=(60, 2))
+    found = predict_atlas(
+        queries,
+        20_000,
+        BUDGET,
+        dim=1,
+        bandwidth=None,
+        cover=0.3,
+        adjacency="replace-one",
+        noise=noise,
+        n_threads=None,
+    )
+    assert noise[1] > EQUAL_NOISE * noise[0]
+    assert (found.search is not None) == weighed
+    assert ("differ by a factor above 3" not in found.verdict.sentence) == weighed
 
 
 def test_no_noise_is_nothing_to_clean(ledger):

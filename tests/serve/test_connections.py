@@ -9,6 +9,7 @@ from dpmd_fast.serve.registry import Registry
 from dpmd_fast.serve.server import ModelServer
 
 MB = 1 << 20
+SERVER = 1  # port of a server that there is not
 PORT = 5000
 PEER = f"ipv4:127.0.0.1:{PORT}"
 
@@ -23,18 +24,21 @@ class Scene:
         self.credits = dict  # what the watch calls
         self.listed = 0
         self.closed = []
+        self._others = connections.links  # of servers that other tests have left behind, with a watch each
         monkeypatch.setattr(connections, "links", self._links)
         monkeypatch.setattr(Link, "size_by_now", lambda link: self.sizes[link.identity])
         monkeypatch.setattr(Link, "shut", lambda link: self.sizes.pop(link.identity) is not None)
 
     def _links(self, port):
+        if port != SERVER:
+            return self._others(port)
         self.listed += 1
         found = {} if self.missing else self.sizes
         return {connections.key_of(f"ipv4:127.0.0.1:{one}"): [Link(7, one, found[one])] for one in found}
 
     def watch(self, most=lambda calls: 100 * MB):
         return connections.Watch(
-            1, lambda: self.calls, lambda: self.credits(), 60.0, most, self.closed.append
+            SERVER, lambda: self.calls, lambda: self.credits(), 60.0, most, self.closed.append
         )
 
 

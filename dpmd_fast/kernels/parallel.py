@@ -46,7 +46,8 @@ def _parallel_for(typingctx, worker, count, chunk, arguments):
         _emit_loop(builder, body, builder.bitcast(shared, _BYTES), count, chunk)
         failed = builder.load(cgutils.gep_inbounds(builder, shared, 0, _FAILED))
         with builder.if_then(builder.icmp_signed("!=", failed, _I32(0)), likely=False):
-            # arrays that the kernel has made stay: those that write them come as arguments from Python
+            # This leaves the kernel without giving up its references to the arguments: they leak if one is
+            # an array that the kernel has made itself, so Python makes the arrays that workers fill.
             message = "a thread of a parallel loop failed, most likely for lack of memory"
             context.call_conv.return_user_exc(builder, MemoryError, (message,))
         return context.get_dummy_value()

@@ -100,8 +100,8 @@ class ExactSums(ABC):
 def _all_clipped(pairs: Pairs, rows: int) -> Iterator[None]:
     """Refuse sums in which a record was not clipped by its own values.
 
-    Errors of threads inside a parallel kernel can get lost, as when there is no memory for their scratch:
-    what `pairs` held of other records would then be taken for theirs. A count below zero adds nothing.
+    Should a parallel loop lose an iteration without an error, what `pairs` held of other records would be
+    taken for its own. A count below zero adds nothing.
     """
     pairs.counts[:rows] = -1
     yield

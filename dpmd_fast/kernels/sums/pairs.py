@@ -75,7 +75,7 @@ def sort_by_location(n_records: int, n_locations: int, pairs: Pairs) -> np.ndarr
 
 
 def check_done(done: np.ndarray) -> None:
-    """Refuse what a thread has not finished: errors inside a parallel loop can get lost."""
+    """Refuse what a thread has not finished, should a parallel loop lose an iteration without an error."""
     if not done.all():
         raise MemoryError("records could not be summed: a thread found no memory")
 

@@ -1,4 +1,6 @@
-"""Scratch memory of which only a part is used.
+"""Memory for kernels: arrays that begin with a cache line, and scratch of which only a part is used.
+
+A vector of AVX-512 is as long as a line: in an array that begins elsewhere, each load of one takes two lines.
 
 NumPy asks the system for pages of two megabytes, which are cleared as a whole when one number is written: an
 array that is touched here and there costs all of its memory. In small pages it costs what is used.
@@ -10,6 +12,17 @@ import mmap
 from typing import Any
 
 import numpy as np
+
+
+LINE = 64  # bytes in a cache line
+
+
+def aligned_zeros(shape: tuple[int, ...]) -> np.ndarray:
+    """Return zeros in float64 of which the first is at the start of a cache line."""
+    count = int(np.prod(shape, dtype=np.int64))
+    room = np.zeros(count + LINE // 8)
+    first = -room.ctypes.data % LINE // 8
+    return room[first : first + count].reshape(shape)
 
 
 def sparse_memory(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:

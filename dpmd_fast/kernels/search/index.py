@@ -14,6 +14,7 @@ import numpy as np
 from dpmd_fast.kernels.eigen.spectra import spectra
 from dpmd_fast.kernels.jit import device, kernel, single_blas
 from dpmd_fast.kernels.linear import gram
+from dpmd_fast.kernels.scratch import aligned_zeros
 from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
 from dpmd_fast.kernels.vector.sketches import scaled_gap
 
@@ -71,7 +72,7 @@ def _build_index(Y: np.ndarray, radius: float, finest: int) -> BallIndex:
         axes, rests = np.ascontiguousarray(axes[:, :depth]), _lengths(coordinates[:, depth:], rests)
         points = np.hstack([coordinates[:, :depth], rests[:, None]])
     width = LANES * ((D + LANES) // LANES)
-    rows = np.zeros((n, width))
+    rows = aligned_zeros((n, width))
     rows[:, :D] = Y[order]
     rows[:, D] = 1.0
     sketch, leaf_rests, low, high, sizes = _pack_leaves(points, rests, order, children)
@@ -120,7 +121,7 @@ def visiting_order(index: BallIndex, X: np.ndarray) -> np.ndarray:
 
 def pad_queries(index: BallIndex, X: np.ndarray) -> np.ndarray:
     """Return query points laid out like `index.rows`."""
-    padded = np.zeros((len(X), index.rows.shape[1]))
+    padded = aligned_zeros((len(X), index.rows.shape[1]))
     padded[:, : index.columns] = X
     padded[:, index.columns] = 1.0
     return padded

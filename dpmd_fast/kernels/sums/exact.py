@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dpmd_fast.kernels.charts import Field, apply_fields
 from dpmd_fast.kernels.jit import device, kernel, threads
 from dpmd_fast.kernels.parallel import parallel_for
+from dpmd_fast.kernels.scratch import aligned_zeros
 from dpmd_fast.kernels.search.index import BallIndex
 from dpmd_fast.kernels.sums.clip import Clipping, make_clipping
 from dpmd_fast.kernels.sums.features import add_feature_block
@@ -52,7 +53,7 @@ class ExactSums(ABC):
         self._features = features
         self._clipping = clipping
         self._n_threads = n_threads
-        self._recent = np.zeros((locations, width, width))
+        self._recent = aligned_zeros((locations, width, width))
         self._totals: NDArray[np.int64] | None = None
         self._recent_rows = 0
         self.columns = columns

@@ -72,7 +72,6 @@ def add_moment_block(
     with threads(n_threads):
         padded = pad_queries(index, Y)
         _clip_block(index, padded, beta, c, clipping, *pairs[:3], NO_NORMS)
-    with threads(n_threads):
         starts = sort_by_location(len(Y), len(index.rows), pairs)
         done = np.zeros(len(sums), np.bool_)
         _accumulate(index, padded, c, starts, pairs.records, pairs.sorted_scales, sums, done)

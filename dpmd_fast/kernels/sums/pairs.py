@@ -18,7 +18,7 @@ from dpmd_fast.kernels.vector.fours import count_places, spread_pairs
 CHUNK = 32  # records that one call of the inner functions takes
 PANEL = 44  # vectors multiplied in one go: a panel of 60 columns stays in the first-level cache
 _SORTED = 16 * CHUNK  # records sorted in one go: every part has counters for all locations
-_PAIRS = 1 << 22  # pairs that one block has memory for
+_PAIRS = 1 << 23  # pairs that one block has memory for
 _BLOCK = 8192
 
 

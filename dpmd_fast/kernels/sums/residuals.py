@@ -86,7 +86,6 @@ def add_residual_block(
     c, residuals = float(c), _contiguous(R)
     with threads(n_threads):
         _clip_block(*frames, _contiguous(X), residuals, c, clipping, *pairs[:4], NO_NORMS)
-    with threads(n_threads):
         starts = sort_by_location(len(X), len(frames.balls.rows), pairs)
         done = np.zeros(len(sums), np.bool_)
         bandwidths = frames.balls.radius, frames.normal

@@ -21,16 +21,22 @@ from dpmd_fast.kernels.vector.lanes import (
     I32,
     I64,
     LANES,
+    VECTOR,
+    each_vector,
     fused,
+    groups_of,
     integer,
     load,
     pointer_to,
+    prefetch,
     splat,
     store,
     transposed,
 )
+from dpmd_fast.kernels.width import WIDTH
 
 ROOM = LANES  # elements behind the end of lists that may be written
+_AHEAD = 8  # pairs whose slots are fetched ahead of time
 
 
 @intrinsic
@@ -72,6 +78,14 @@ def _four_places(builder, places, i, count):
     return at, [builder.sext(builder.load(builder.gep(places, [k])), I64) for k in at]
 
 
+def _one_group(builder, totals):
+    """Emit the sum of all groups of some vectors at pointers."""
+    first, *others = (group for total in totals for group in groups_of(builder, builder.load(total)))
+    for other in others:
+        first = builder.fadd(first, other)
+    return first
+
+
 def _add_across(builder, vectors):
     """Emit the sums across the lanes of four vectors, each in the order of `horizontal_sum`."""
     c = transposed(builder, vectors)
@@ -80,25 +94,32 @@ def _add_across(builder, vectors):
 
 def _square_distances(builder, px, rows, width):
     """Emit the squared distances of a point to four rows."""
-    zero = ir.Constant(GROUP, [0.0] * LANES)
-    sums = [[cgutils.alloca_once(builder, GROUP) for _ in rows] for _ in range(2)]
-    for total in (*sums[0], *sums[1]):
+    zero = ir.Constant(VECTOR, [0.0] * WIDTH)
+    totals = [[cgutils.alloca_once(builder, VECTOR) for _ in rows] for _ in range(0, 2 * LANES, WIDTH)]
+    last = [cgutils.alloca_once(builder, GROUP) for _ in rows]
+    for total in (total for part in totals for total in part):
         builder.store(zero, total)
 
-    def add(offset, totals):
-        x = load(builder, builder.gep(px, [offset]))
-        for row, total in zip(rows, totals, strict=True):
-            gap = builder.fsub(x, load(builder, builder.gep(row, [offset])))
+    def add(offset, part, vector):
+        x = load(builder, builder.gep(px, [offset]), vector)
+        for row, total in zip(rows, part, strict=True):
+            gap = builder.fsub(x, load(builder, builder.gep(row, [offset]), vector))
             builder.store(fused(builder, gap, gap, builder.load(total)), total)
 
     even = builder.and_(width, integer(-2 * LANES))
     with cgutils.for_range_slice(builder, integer(0), even, integer(2 * LANES), intp=I64) as (k, _):
-        add(k, sums[0])
-        add(builder.add(k, integer(LANES)), sums[1])
-    with cgutils.for_range_slice(builder, even, width, integer(LANES), intp=I64) as (k, _):
-        add(k, sums[0])
-    pairs = zip(*sums, strict=True)
-    return _add_across(builder, [builder.fadd(builder.load(a), builder.load(b)) for a, b in pairs])
+        for place, part in enumerate(totals):
+            add(builder.add(k, integer(WIDTH * place)), part, VECTOR)
+    halves = [
+        [half for total in own for half in groups_of(builder, builder.load(total))]
+        for own in zip(*totals, strict=True)
+    ]
+    for (low, _), total in zip(halves, last, strict=True):
+        builder.store(low, total)
+    with builder.if_then(builder.icmp_signed("<", even, width)):
+        add(even, last, GROUP)
+    sums = [builder.fadd(builder.load(total), high) for total, (_, high) in zip(last, halves, strict=True)]
+    return _add_across(builder, sums)
 
 
 @intrinsic
@@ -156,27 +177,34 @@ def _truncated_squares(typingctx, X, x0, rows, width, places, scales, lead, squa
         pp = pointer_to(context, builder, signature.args[4], places, integer(0))
         ps = pointer_to(context, builder, signature.args[5], scales, integer(0))
         pq = pointer_to(context, builder, signature.args[7], squares, integer(0))
-        zero = ir.Constant(GROUP, [0.0] * LANES)
-        sums = [cgutils.alloca_once(builder, GROUP) for _ in range(LANES)]
+        sums = {
+            vector: [cgutils.alloca_once(builder, vector) for _ in range(LANES)]
+            for vector in dict.fromkeys((VECTOR, GROUP))
+        }
         ends = splat(builder, lead)
         with cgutils.for_range_slice(builder, integer(0), count, integer(LANES), intp=I64) as (i, _):
             at, found = _four_places(builder, pp, i, count)
             lines = [builder.gep(pr, [builder.mul(row, width)]) for row in found]
             own = [builder.load(builder.gep(ps, [k])) for k in at]
-            factors = [splat(builder, value) for value in own]
-            for total in sums:
-                builder.store(zero, total)
-            with cgutils.for_range_slice(builder, integer(0), width, integer(LANES), intp=I64) as (k, _):
-                x = load(builder, builder.gep(px, [k]))
-                for line, factor, total in zip(lines, factors, sums, strict=True):
-                    gap = builder.fsub(x, load(builder, builder.gep(line, [k])))
-                    value = truncate(builder, builder.fmul(factor, gap))
+            for vector, totals in sums.items():
+                for total in totals:
+                    builder.store(ir.Constant(vector, [0.0] * vector.count), total)
+
+            def add(k, vector):
+                x = load(builder, builder.gep(px, [k]), vector)
+                for line, factor, total in zip(lines, own, sums[vector], strict=True):
+                    gap = builder.fsub(x, load(builder, builder.gep(line, [k]), vector))
+                    value = truncate(builder, builder.fmul(splat(builder, factor, vector), gap))
                     builder.store(fused(builder, value, value, builder.load(total)), total)
-            together = zero
+
+            each_vector(builder, width, add)
+            together = ir.Constant(GROUP, [0.0] * LANES)
             for lane, value in enumerate(own):
                 together = builder.insert_element(together, value, ir.Constant(I32, lane))
             last = truncate(builder, builder.fmul(together, ends))
-            square = _add_across(builder, [builder.load(total) for total in sums])
+            square = _add_across(
+                builder, [_one_group(builder, own) for own in zip(*sums.values(), strict=True)]
+            )
             store(builder, fused(builder, last, last, square), builder.gep(pq, [i]))
         return context.get_dummy_value()
 
@@ -214,10 +242,16 @@ def _spread_pairs(typingctx, record, places, scales, start, stop, slots, records
             pointer_to(context, builder, signature.args[i], array, integer(0)) for i, array in arrays
         )
         number = builder.trunc(record, I32)
+        last = builder.sub(stop, integer(1))
         with cgutils.for_range_slice(builder, start, stop, integer(1), intp=I64) as (i, _):
             cell = builder.gep(pt, [builder.sext(builder.load(builder.gep(pp, [i])), I64)])
             slot = builder.load(cell)
             builder.store(builder.add(slot, integer(1)), cell)
+            later = builder.add(i, integer(_AHEAD))
+            later = builder.select(builder.icmp_signed("<", later, last), later, last)
+            line = builder.load(builder.gep(pt, [builder.sext(builder.load(builder.gep(pp, [later])), I64)]))
+            for start_of in (pr, pq):
+                prefetch(builder, builder.gep(start_of, [line]), write=True)
             builder.store(number, builder.gep(pr, [slot]))
             builder.store(builder.load(builder.gep(ps, [i])), builder.gep(pq, [slot]))
         return context.get_dummy_value()

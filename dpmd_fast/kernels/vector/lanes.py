@@ -71,13 +71,13 @@ def fused(builder, a, b, c):
     return builder.call(call, [a, b, c])
 
 
-def prefetch(builder, pointer):
-    """Emit a request to have the line at `pointer` in all caches."""
+def prefetch(builder, pointer, *, write=False):
+    """Emit a request to have the line at `pointer` in all caches, to read or to write it."""
     byte = ir.IntType(8).as_pointer()
     call = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32]), "llvm.prefetch.p0i8"
     )
-    how = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to read, into all levels, data
+    how = [ir.Constant(I32, value) for value in (int(write), 3, 1)]  # into all levels, data
     builder.call(call, [builder.bitcast(pointer, byte), *how])
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-
 LINE = 64  # bytes in a cache line
 
 

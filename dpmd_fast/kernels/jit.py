@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -268,8 +269,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
-@functools.cache
 def _blas() -> Any:
+    """Return the BLAS libraries that are loaded: looked for again if a module was imported since."""
+    return _find_blas(len(sys.modules))
+
+
+@functools.lru_cache(maxsize=1)
+def _find_blas(_modules: int) -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")  # limits of other libraries stay as they are

@@ -106,6 +106,30 @@ def test_blas_is_limited_in_every_thread():
     assert set(found) == {1}
 
 
+def test_a_library_that_is_loaded_later_is_limited():
+    code = """
+import json, sys
+from threadpoolctl import threadpool_info
+from dpmd_fast.kernels.jit import single_blas
+def limits():
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+with single_blas():
+    found = [limits()]
+assert "scipy.linalg" not in sys.modules
+import scipy.linalg
+found.append(limits())
+with single_blas():
+    found.append(limits())
+print(json.dumps([*found, limits()]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, before, inside, after = json.loads(done.stdout)
+    if len(inside) == len(first):
+        pytest.skip("SciPy has the BLAS of NumPy")
+    assert set(first + inside) == {1}
+    assert after == before
+
+
 def test_limits_of_openmp_stay_as_they_are():
     pytest.importorskip("sklearn.cluster")  # has an OpenMP that threadpoolctl knows
 

@@ -7,6 +7,7 @@ compared; what it is given, references, queries and keys, lies in a folder of it
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import shutil
@@ -258,6 +259,7 @@ def fit_command(adjacency: Adjacency) -> Route:
 
 def report_command(adjacency: Adjacency) -> Route:
     """Return the command that fits a mixture and writes a report about it."""
+    importlib.import_module("matplotlib.font_manager")  # looks for fonts, once on a machine, and logs it
 
     def route(records: Floats, account: dict[str, Any]) -> Any:
         from dpmd_fast.report import page

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpmd_fast.kernels.scratch import sparse_memory
+from dpmd_fast.kernels.scratch import LINE, aligned_zeros, sparse_memory
 
 
 @pytest.mark.kernels
@@ -50,3 +50,10 @@ def test_sparse_memory_is_not_shared_with_a_child():
 def test_no_sparse_memory_is_a_memory_error():
     with pytest.raises(MemoryError, match="MB of scratch"):
         sparse_memory((1 << 58,))
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 24, 24), (40_000, 8)])
+def test_aligned_zeros_begin_with_a_line(shape):
+    found = [aligned_zeros(shape) for _ in range(5)]
+    assert all(array.ctypes.data % LINE == 0 for array in found)
+    assert all(array.shape == shape and array.flags.c_contiguous and not array.any() for array in found)

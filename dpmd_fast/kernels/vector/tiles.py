@@ -14,10 +14,10 @@ from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, device
 from dpmd_fast.kernels.vector.lanes import (
+    GROUP,
     I64,
     LANES,
     SPAN,
-    VECTOR,
     fused,
     integer,
     load,
@@ -79,21 +79,14 @@ def for_each_count(builder, count, most, emit):
     builder.position_at_end(done)
 
 
-def _without_first_group(builder, skip, old, new):
-    """Emit a vector of two groups that keeps the first of `old` if `skip` is 1."""
-    kept = builder.trunc(skip, ir.IntType(1))
-    mask = ir.Constant(ir.VectorType(ir.IntType(1), WIDTH), [0] * WIDTH)
-    for lane in range(LANES):
-        mask = builder.insert_element(mask, kept, ir.Constant(ir.IntType(32), lane))
-    return builder.select(mask, old, new)
-
-
-def _make_tile(n_rows, negative):
+def _make_tile(n_rows, negative, *, odd=False):
     """Return an intrinsic that adds a product to a tile of C, or subtracts it.
 
-    C[i, W v + l] += sum_k A[k sa + i ra] B[k sb + v vb + l], i < n_rows, l < W, for the vectors v of `groups`
-    groups, at most `MOST`; with `skip` = 1, where vectors have two groups, the first group stays as it is.
+    C[i, l] += sum_k A[k sa + i ra] B[k sb + m // W vb + m % W], m = l + 4 skip, for i < n_rows and the
+    columns l < 4 groups, with at most `MOST` groups. With `odd`, `skip` may be 1 where a vector has two
+    groups: the tile begins with the second one.
     """
+    starts = SPAN if odd else 1
 
     @intrinsic
     def tile(typingctx, A, a0, sa, ra, B, b0, sb, vb, groups, skip, depth, C, c0, ldc):
@@ -108,37 +101,36 @@ def _make_tile(n_rows, negative):
             rows = [builder.gep(pa, [builder.mul(ra, integer(i))]) for i in range(n_rows)]
             combine = builder.fsub if negative else builder.fadd
 
-            def emit(count):
-                kinds = vectors_of(count)
+            def emit(case):
+                first, count = divmod(case - 1, MOST)
+                kinds = [GROUP] * first + vectors_of(count + 1 - first)
                 places = [builder.gep(pb, [builder.mul(vb, integer(v))]) for v in range(len(kinds))]
+                places[0] = builder.gep(places[0], [integer(LANES * first)])
                 sums = emit_sums(builder, rows, sa, list(zip(places, kinds, strict=True)), sb, depth)
                 for i in range(n_rows):
-                    target = builder.gep(pc, [builder.mul(ldc, integer(i))])
+                    cell = builder.gep(pc, [builder.mul(ldc, integer(i))])
                     for v, vector in enumerate(kinds):
-                        cell = builder.gep(target, [integer(WIDTH * v)])
-                        old = load(builder, cell, vector)
-                        new = combine(old, sums[i][v])
-                        if v == 0 and SPAN > 1 and vector == VECTOR:
-                            new = _without_first_group(builder, skip, old, new)
-                        store(builder, new, cell)
+                        store(builder, combine(load(builder, cell, vector), sums[i][v]), cell)
+                        cell = builder.gep(cell, [integer(vector.count)])
 
-            for_each_count(builder, groups, MOST, emit)
+            case = builder.add(groups, builder.mul(skip, integer(MOST))) if odd else groups
+            for_each_count(builder, case, starts * MOST, emit)
             return context.get_dummy_value()
 
         return sig, codegen
 
     def plain_tile(A, a0, sa, ra, B, b0, sb, vb, groups, skip, depth, C, c0, ldc):
         a, b, c = A.reshape(-1), B.reshape(-1), C.reshape(-1)
-        k, column = np.arange(depth)[:, None], np.arange(LANES * skip, LANES * groups)
+        k, column = np.arange(depth)[:, None], LANES * skip + np.arange(LANES * groups)
         left = a[a0 + k * sa + np.arange(n_rows) * ra]
         product = left.T @ b[b0 + k * sb + column // WIDTH * vb + column % WIDTH]
-        cells = c0 + np.arange(n_rows)[:, None] * ldc + column
+        cells = c0 + np.arange(n_rows)[:, None] * ldc + np.arange(LANES * groups)
         c[cells] += -product if negative else product
 
     return plain_tile if JIT_DISABLED else tile
 
 
-_add_four, _subtract_four = _make_tile(4, False), _make_tile(4, True)
+_add_four, _subtract_four = _make_tile(4, False, odd=True), _make_tile(4, True, odd=True)
 _add_one, _add_two = _make_tile(1, False), _make_tile(2, False)
 
 
@@ -150,15 +142,14 @@ def _each_tile(tile, V, v, sa, vb, rows, C, groups):
     """
     ldc = LANES * groups
     for i in range(groups):
-        skip = i % SPAN
-        a = v + i // SPAN * vb + LANES * skip
-        j = i - skip
+        a = v + i // SPAN * vb + LANES * (i % SPAN)
+        j = i
         while j < groups:
-            take = min(groups - j, MOST)
+            skip = j % SPAN
+            take = min(groups - j, MOST - skip)
             b, c = v + j // SPAN * vb, LANES * (i * ldc + j)
             tile(V, a, sa, 1, V, b, sa, vb, take, skip, rows, C, c, ldc)
             j += take
-            skip = 0
 
 
 @device

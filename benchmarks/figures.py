@@ -23,7 +23,10 @@ import jinja2
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "docs" / "figures"
 SHORT = {"results": ROOT / "benchmarks" / "results", "experiments": ROOT / "docs" / "experiments"}
-KIND = "amd-epyc-avx2"  # the processor whose results README and docs quote
+#: Processors whose results README and docs show, by the ends of the files' names; the first stands alone
+#: where one is shown.
+KINDS = {"amd-epyc-avx2": "AMD EPYC, AVX2", "amd-epyc-avx512": "AMD EPYC, AVX-512"}
+KIND = next(iter(KINDS))
 ORDER = ("limits", "compare", "latency", "scaling", "transform", "cold-start", "engines", "serve", "accuracy")
 RULE = re.compile(r"\|( ?-+ ?\|)+")  # between the names of the columns and the rows
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end of figures -->)", re.S)
@@ -45,6 +48,24 @@ def source_path(name: str) -> Path:
     folder, _, rest = name.partition("/")
     plain = SHORT[folder] / f"{rest}.md"
     return plain if plain.exists() else plain.with_stem(f"{rest}-{KIND}")
+
+
+def exists(name: str) -> bool:
+    return source_path(name).exists()
+
+
+def kinds(*names: str) -> list[tuple[str, str]]:
+    """Return the kinds of processors that have all of these results, with their titles."""
+    return [
+        (kind, title)
+        for kind, title in KINDS.items()
+        if all(exists(f"results/{name}-{kind}") for name in names)
+    ]
+
+
+def idle_before(kind: str) -> str:
+    """Return the idle share of a processor before `make compare`."""
+    return told(f"results/compare-{kind}", "idle share before the run").replace("%", " %")
 
 
 def results() -> list[tuple[str, str]]:
@@ -184,7 +205,10 @@ def environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     made.globals.update(cell=cell, column=column, span=span, label=label, told=told, has=has, results=results)
-    made.filters.update(mean=mean, first=first, digits=digits, times=times, pair=pair)
+    made.globals.update(kinds=kinds, exists=exists)
+    made.filters.update(
+        idle_before=idle_before, mean=mean, first=first, digits=digits, times=times, pair=pair
+    )
     return made
 
 

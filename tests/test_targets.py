@@ -3,7 +3,8 @@
 A machine is imitated in a process of its own, by settings that switch off what this processor has: the
 compile target of the kernels, the kernels of OpenBLAS, the vector loops of NumPy, the functions of the C
 library. What this processor lacks cannot be imitated: without AVX-512 the SkylakeX kernels of OpenBLAS do not
-run, and neither do kernels compiled for it. Their vectors of eight do: LLVM splits them.
+run, and neither do kernels compiled for it. Their vectors of eight do: LLVM splits them. With AVX-512, vectors of
+four are those of AVX2.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def has_avx512():
 WITHOUT = {
     "generic kernels": {"NUMBA_CPU_NAME": "generic"},  # SSE2: no fused multiply-add
     "kernels for AVX2": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"},
+    "kernels with vectors of four": {"DPMD_FAST_LANES": "4"},
     "kernels with vectors of eight": {"DPMD_FAST_LANES": "8"},  # as with AVX-512, in halves
     "kernels hardly optimised": {"NUMBA_OPT": "1"},
     "OpenBLAS for SSE3": {"OPENBLAS_CORETYPE": "Prescott"},

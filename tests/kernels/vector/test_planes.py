@@ -45,7 +45,7 @@ def _run(sample, chart, how, near, mass=1.3):
     x[:-1, :D] = X
     first = pack_parts(centers, frames)
     second = pack_parts(offsets, slopes) if how else first
-    found, gaps, f0 = np.array([*near, 0], np.int32), np.empty(2 * width), chart * first.shape[1]
+    found, gaps, f0 = np.array([*near, 0], np.int64), np.empty(2 * width), chart * first.shape[1]
     _add(x, found, len(near), first, second, f0, d, mass, h2, how, gaps, sums, totals)
     assert not sums[:, D:].any()
     assert not totals[-1]

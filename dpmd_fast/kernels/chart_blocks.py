@@ -1,9 +1,11 @@
-"""Points of many columns moved by a field of charts: the arithmetic of `charts.py`, chart by chart.
+"""Points moved by a field of charts, in blocks: the loops of `charts.py`.
 
-With many columns a point has few of the charts in reach, and those lie apart: only they are worked on, each
-with its columns in the lanes of vectors. All charts together do not fit into a core's own cache, so blocks of
-points near the same charts go through them together. A point's sums take its charts in the order of the
-index, and charts of weight zero leave them as they are: its result does not depend on the other points.
+All charts together do not fit into a core's first cache, so blocks of points near the same charts go through
+them together: a leaf of charts after the other, with a list of points for each chart in reach, or for four
+charts that lie side by side if there are few columns (`quad_steps.py`). With many columns a point has few of
+the charts in reach, and those lie apart: only they are worked on (`planes.py`). A point's sums take its
+charts in the order of the index, and charts of weight zero leave them as they are: its result does not depend
+on the other points.
 """
 
 from __future__ import annotations
@@ -67,12 +69,12 @@ def _sketch(x, D, center, across, scale, left, point):
 
 
 @device(inline=True)
-def _visiting_order(sketch_of, X, center, across, scale, low, high, scratch, nearest, ends, order):
+def _visiting_order(sketch_of, X, center, across, scale, low, high, scratch, order):
     """Sort the rows of X by the leaf they are closest to."""
     m, D = X.shape
     n_leaves, sides = low.shape
     depth = len(across)
-    left, point, turned, gaps, least = scratch
+    left, point, turned, gaps, least, nearest, ends = scratch
     for begin in range(0, m, len(gaps)):
         here = min(len(gaps), m - begin)
         for q in range(here):
@@ -154,18 +156,50 @@ def _charts_of(word):
     return word
 
 
+@device(inline=True)
+def _near_points(places_of, leaf, here, sizes, sketch, boxes, sketches, norms, scratch, candidates, words):
+    """Find the points of a block near a leaf: their numbers, and which charts may be in reach of each.
+
+    Returns how many there are. Points whose norm is NaN are near no leaf.
+    """
+    n, depth, _, rounding = sizes
+    _, _, middles, single, half_norms, rests = sketch
+    spreads, leaf_sizes, low, high = boxes
+    points, turned, lengths = sketches
+    gaps, shifted = scratch
+    first, room = leaf * LEAF, middles.shape[1]
+    box_gaps(turned, turned, 0, turned.shape[1], low.shape[1], low[leaf], high[leaf], gaps, here)
+    close = 0
+    for q in range(here):  # without a branch, which nobody could predict
+        candidates[close] = q
+        close += gaps[q] <= 1.0 + rounding * (1.0 + norms[q] + leaf_sizes[leaf])
+    for i in range(close):
+        q = candidates[i]
+        slack = rounding * (1.0 + norms[q] + leaf_sizes[leaf])
+        rest = lengths[q]
+        norm = rest * rest + shift_to_single(points[q], middles, leaf * room, shifted, room)
+        largest = max(norm, spreads[leaf])
+        slack += (depth + 8) * SINGLE_EPS * 4.0 * largest
+        if slack < 1.0 and largest < SINGLE_MOST:
+            maybe = 0.5 * norm - 0.5 - 0.5 * slack
+            word = near_mask(shifted, single, first * depth, depth, half_norms, rests, first, rest, maybe)
+        else:
+            word = all_bits(min(LEAF, n - first))
+        words[i] = places_of(word)
+    return close
+
+
 @device(inline=True, memory=True)
 def _move_blocks(sketch_of, add, sum_of, places_of, unit, charts, strength, passes, X, reached):
+    """Move the rows of X in place, by `unit` charts at a time: the functions are those for so many."""
     sizes, sketch, boxes, planes, d, masses = charts
     frames, slopes = planes
     how = 1 if len(slopes) else 0
     steps = slopes if len(slopes) else frames
-    center, across, middles, single, half_norms, rests = sketch
-    n, depth, radius, rounding = sizes
-    spreads, leaf_sizes, low, high = boxes
+    center, across, room = sketch[0], sketch[1], sketch[2].shape[1]
+    low, high, depth, radius = boxes[2], boxes[3], sizes[1], sizes[2]
     m, D = X.shape
-    width, stride, room = across.shape[1], frames.shape[1], middles.shape[1]
-    n_leaves, sides = len(spreads), low.shape[1]
+    width, stride, n_leaves = across.shape[1], frames.shape[1], len(low)
     h2, scale = radius * radius, 1.0 / radius
     share, one = 1.0 / h2, np.uint64(1)
     most = min(BLOCK, m)
@@ -173,7 +207,8 @@ def _move_blocks(sketch_of, add, sum_of, places_of, unit, charts, strength, pass
     points, turned, shifted = np.empty((most, room)), np.empty((depth + 1, most)), np.empty(room, np.float32)
     lengths, norms, gaps, left = np.empty(most), np.empty(most), np.empty(most), np.empty(width)
     x, sums, totals = np.empty((most + 1, width)), np.empty((most + 1, length)), np.empty((most + 1, unit))
-    gap, words, candidates = np.empty(POINTS * length), np.empty(most, np.uint64), np.empty(most + 1, np.int64)
+    words, candidates = np.empty(most, np.uint64), np.empty(most + 1, np.int64)
+    gap, sketches, scratch = np.empty(POINTS * length), (points, turned, lengths), (gaps, shifted)
     near, counts = np.empty(LEAF // unit * pitch, np.int64), np.empty(LEAF // unit, np.int64)
     order = np.empty(m, np.int64)
     for q in range(m):
@@ -183,9 +218,9 @@ def _move_blocks(sketch_of, add, sum_of, places_of, unit, charts, strength, pass
     _clear(points)
     _clear(x)
     if m > BLOCK and n_leaves > FEW:
-        scratch = left, points[0], turned, gaps, lengths
         nearest, ends = np.empty(m, np.int64), np.empty(n_leaves + 1, np.int64)
-        _visiting_order(sketch_of, X, center, across, scale, low, high, scratch, nearest, ends, order)
+        room_for = left, points[0], turned, gaps, lengths, nearest, ends
+        _visiting_order(sketch_of, X, center, across, scale, low, high, room_for, order)
     for begin in range(0, m, most):
         here = min(most, m - begin)
         for q in range(here):
@@ -205,26 +240,9 @@ def _move_blocks(sketch_of, add, sum_of, places_of, unit, charts, strength, pass
             _clear(totals)
             for leaf in range(n_leaves):
                 first, listed = leaf * LEAF, np.uint64(0)
-                box_gaps(turned, turned, 0, most, sides, low[leaf], high[leaf], gaps, here)
-                close = 0
-                for q in range(here):  # without a branch, which nobody could predict
-                    candidates[close] = q
-                    close += gaps[q] <= 1.0 + rounding * (1.0 + norms[q] + leaf_sizes[leaf])
-                for i in range(close):
-                    q = candidates[i]
-                    slack = rounding * (1.0 + norms[q] + leaf_sizes[leaf])
-                    rest = lengths[q]
-                    norm = rest * rest + shift_to_single(points[q], middles, leaf * room, shifted, room)
-                    largest = max(norm, spreads[leaf])
-                    slack += (depth + 8) * SINGLE_EPS * 4.0 * largest
-                    if slack < 1.0 and largest < SINGLE_MOST:
-                        maybe = 0.5 * norm - 0.5 - 0.5 * slack
-                        word = near_mask(
-                            shifted, single, first * depth, depth, half_norms, rests, first, rest, maybe
-                        )
-                    else:
-                        word = all_bits(min(LEAF, n - first))
-                    words[i] = places_of(word)
+                close = _near_points(
+                    places_of, leaf, here, sizes, sketch, boxes, sketches, norms, scratch, candidates, words
+                )
                 for i in range(close):
                     word = words[i]
                     listed |= word
@@ -262,7 +280,7 @@ def _move_blocks(sketch_of, add, sum_of, places_of, unit, charts, strength, pass
 
 @kernel(rows="whole")
 def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reached, whole):
-    """Move the rows of X in place.
+    """Move the rows of X in place, by charts one at a time.
 
     `planes` are frames about centres, and slopes with offsets, both of `pack_parts`; the latter are empty if
     points are projected. `whole` is as long as the call has rows, of which X may be a part.

@@ -59,9 +59,10 @@ def make_field(
         return np.ascontiguousarray(np.asarray(values, dtype=np.float64)[index.order])
 
     b, rows, weights = arranged(centers), arranged(np.asarray(frames).transpose(0, 2, 1)), arranged(masses)
-    starts = steps = None
+    corrections: tuple[()] | tuple[np.ndarray, np.ndarray] = ()
     if slopes is not None:
-        starts, steps = arranged(np.zeros_like(centers) if offsets is None else offsets), arranged(slopes)
+        corrections = arranged(np.zeros_like(centers) if offsets is None else offsets), arranged(slopes)
+    starts, steps = corrections or (None, None)
     return Field(
         balls=index,
         centers=b,
@@ -71,7 +72,7 @@ def make_field(
         slopes=steps,
         strength=float(strength),
         passes=passes,
-        packed=_packed(index, b, weights, rows, starts, steps, float(strength), passes),
+        packed=(*_packed(index, b, weights, rows, corrections), float(strength), passes),
     )
 
 
@@ -80,12 +81,9 @@ def _packed(
     centers: np.ndarray,
     masses: np.ndarray,
     frames: np.ndarray,
-    offsets: np.ndarray | None,
-    slopes: np.ndarray | None,
-    strength: float,
-    passes: int,
+    corrections: tuple[()] | tuple[np.ndarray, np.ndarray],
 ) -> tuple[Any, ...]:
-    """Return the arguments of `move_wide` or `move_narrow` but the points."""
+    """Return the charts as `move_wide` or `move_narrow` takes them: how they are found, then what they do."""
     wide = index.columns >= WIDE
     pack = pack_parts if wide else pack_fours
     sizes = (len(index.rows), index.depth, index.radius, index.rounding)
@@ -99,11 +97,13 @@ def _packed(
     )
     nodes = index.leaf_nodes
     boxes = (index.spreads, index.sizes[nodes], index.low[nodes], index.high[nodes])
-    first = aligned(pack(centers, frames))
-    second = np.empty((0, 0)) if slopes is None else aligned(pack(offsets, slopes))
+    planes = (
+        aligned(pack(centers, frames)),
+        aligned(pack(*corrections)) if corrections else np.empty((0, 0)),
+    )
     d = frames.shape[1]
     weights = pack_quads(masses).reshape(-1)  # zero where there is no chart
-    return sizes, sketch, boxes, (first, second), d if wide else directions_for(d), weights, strength, passes
+    return sizes, sketch, boxes, planes, d if wide else directions_for(d), weights
 
 
 def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -1,10 +1,10 @@
 """One chart and two points, their columns in the lanes of vectors: for points with many columns.
 
-Where points have many columns, few of the charts that lie side by side are in reach together: `quads.py`
-would mostly add charts of weight zero. Here a chart is read once for the points near it, two at a time: the
-vectors of the chart serve both, and one pair alone would be a chain of operations that wait for each other.
-What a chart adds to a point does not depend on the other point: every sum has one order, and products and
-sums are fused on every machine.
+Where points have many columns, few of the charts that lie side by side are in reach together:
+`quad_steps.py` would mostly add charts of weight zero. Here a chart is read once for the points near it, two
+at a time: the vectors of the chart serve both, and one pair alone would be a chain of operations that wait
+for each other. What a chart adds to a point does not depend on the other point: every sum has one order, and
+products and sums are fused on every machine.
 """
 
 from __future__ import annotations

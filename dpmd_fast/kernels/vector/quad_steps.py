@@ -16,8 +16,6 @@ from numba.extending import intrinsic
 from dpmd_fast.kernels.jit import JIT_DISABLED, device
 from dpmd_fast.kernels.vector.lanes import (
     F64,
-    GROUP,
-    I64,
     LANES,
     SPAN,
     VECTOR,
@@ -72,10 +70,10 @@ def _make_add(count):
     """Return an intrinsic that adds what four charts with `count` directions move `POINTS` points by.
 
     The charts begin at element f0 of `frames` (b and the frames) and of `slopes` (offset and slopes), their
-    masses at element m0 of `masses`; the points are rows near[n0], near[n0 + 1], ... of `x`. With gap = x - b,
-    w = mass (share (h2 - |gap|^2))_+^2 and g_e = gap . frame_e it adds w sum_e g_e slope_e to the point's row
-    of `sums` (columns, 4), and - w gap (how = 0) or w offset (1), and w to its row of `totals`. `gaps` is
-    scratch for as many numbers as `sums` has for all these points.
+    masses at element m0 of `masses`; the points are rows near[n0], near[n0 + 1], ... of `x`. With
+    gap = x - b, w = mass (share (h2 - |gap|^2))_+^2 and g_e = gap . frame_e it adds w sum_e g_e slope_e to
+    the point's row of `sums` (columns, 4), and - w gap (how = 0) or w offset (1), and w to its row of `totals`.
+    `gaps` is scratch for as many numbers as `sums` has for all these points.
     """
     slots = count + 1
 
@@ -84,7 +82,9 @@ def _make_add(count):
         typingctx, x, near, n0, frames, slopes, f0, columns, masses, m0, h2, share, how, gaps, sums, totals
     ):
         i64, f64 = types.int64, types.float64
-        sig = types.void(x, near, i64, frames, slopes, i64, i64, masses, i64, f64, f64, i64, gaps, sums, totals)
+        sig = types.void(
+            x, near, i64, frames, slopes, i64, i64, masses, i64, f64, f64, i64, gaps, sums, totals
+        )
 
         def codegen(context, builder, signature, args):
             _, _, n0, _, _, f0, columns, _, m0, h2, share, how, _, _, _ = args
@@ -96,11 +96,12 @@ def _make_add(count):
                 return pointer(place, builder.mul(q, length))
 
             def cell(start, k, slot):
-                return builder.gep(builder.gep(start, [builder.mul(k, integer(slots))]), [integer(LANES * slot)])
+                return builder.gep(
+                    builder.gep(start, [builder.mul(k, integer(slots))]), [integer(LANES * slot)]
+                )
 
             length = builder.mul(columns, integer(LANES))
-            places = [builder.load(builder.gep(pointer(1, n0), [integer(i)])) for i in range(POINTS)]
-            rows = [builder.sext(place, I64) for place in places]
+            rows = [builder.load(builder.gep(pointer(1, n0), [integer(i)])) for i in range(POINTS)]
             pitch = context.make_array(signature.args[0])(context, builder, args[0]).shape
             pitch = builder.extract_value(pitch, 1)
             px = [row_of(0, pitch, q) for q in rows]
@@ -171,7 +172,9 @@ def _make_add(count):
             gap = x[q, :columns, None] - b
             weight = masses[m0 : m0 + LANES] * np.maximum(share * (h2 - (gap * gap).sum(axis=0)), 0.0) ** 2
             along = np.einsum("kel,kl->el", directions, gap)
-            sums[q] += (weight * ((offset if how else -gap) + np.einsum("el,kel->kl", along, steps))).reshape(-1)
+            sums[q] += (weight * ((offset if how else -gap) + np.einsum("el,kel->kl", along, steps))).reshape(
+                -1
+            )
             totals[q] += weight
 
     return plain_add if JIT_DISABLED else add

@@ -72,8 +72,8 @@ def _make_add(count):
     The charts begin at element f0 of `frames` (b and the frames) and of `slopes` (offset and slopes), their
     masses at element m0 of `masses`; the points are rows near[n0], near[n0 + 1], ... of `x`. With
     gap = x - b, w = mass (share (h2 - |gap|^2))_+^2 and g_e = gap . frame_e it adds w sum_e g_e slope_e to
-    the point's row of `sums` (columns, 4), and - w gap (how = 0) or w offset (1), and w to its row of `totals`.
-    `gaps` is scratch for as many numbers as `sums` has for all these points.
+    the point's row of `sums` (columns, 4), and - w gap (how = 0) or w offset (1), and w to its row of
+    `totals`. `gaps` is scratch for as many numbers as `sums` has for all these points.
     """
     slots = count + 1
 

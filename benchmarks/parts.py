@@ -23,13 +23,13 @@ from dpmd_fast.kernels import charts
 from dpmd_fast.kernels.charts import Field, move
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.search.balls import count_neighbors
-from dpmd_fast.kernels.search.index import LEAF, BallIndex
+from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries
 from dpmd_fast.kernels.sums import moments, residuals
 from dpmd_fast.kernels.sums.pairs import PANEL
 from dpmd_fast.kernels.sums.residuals import ResidualFrames
 from dpmd_fast.kernels.vector.bits import near_mask
 from dpmd_fast.kernels.vector.lanes import LANES
-from dpmd_fast.kernels.vector.quads import add_four_charts
+from dpmd_fast.kernels.vector.quad_steps import POINTS, add_four_charts
 from dpmd_fast.kernels.vector.tiles import add_gram
 from dpmd_fast.kernels.width import WIDTH
 
@@ -37,7 +37,7 @@ _COUNTED = 2_000  # points for which charts are counted
 
 Parts = dict[str, tuple[Any, str]]  # names of functions that are timed, by what they do
 RESIDUALS: Parts = {
-    "records moved by the charts so far": (charts, "_move"),
+    "records moved by the charts so far": (charts, "move_narrow"),
     "charts in reach, coordinates, norm, integer check": (residuals, "_clip_block"),
     "pairs sorted by chart": (residuals, "sort_by_location"),
     "products of integer vectors": (residuals, "_accumulate"),
@@ -111,11 +111,12 @@ def visits(index: BallIndex, X: np.ndarray) -> Visit:
 
 
 @kernel
-def repeat_fours(X, centers, masses, frames, offsets, slopes, h2, share, pull, scratch, sums, rounds):
+def repeat_fours(x, near, frames, slopes, d, D, masses, h2, share, how, gaps, sums, totals, rounds):
     for _ in range(rounds):
-        for quad in range(len(centers)):
+        for quad in range(len(frames)):
+            at, m0 = quad * frames.shape[1], LANES * quad
             add_four_charts(
-                X, 0, quad, centers, masses, frames, offsets, slopes, h2, share, pull, scratch, sums
+                x, near, 0, POINTS, frames, slopes, at, d, D, masses, m0, h2, share, how, gaps, sums, totals
             )
 
 
@@ -130,17 +131,21 @@ def repeat_masks(x, single, depth, half_norms, rests, rounds):
 
 
 def inner_nanoseconds(field: Field, rounds: int) -> tuple[float, float]:
-    """One leaf's mask, and four charts, each alone and in the first cache."""
+    """One leaf's mask, and four charts for a point, each alone and in the first cache."""
     index = field.balls
-    D, d, h = index.columns, field.frames.shape[1], index.radius
-    X, scratch, sums = index.rows[:1, :D].copy(), np.empty((D + d, LANES)), np.zeros((D + 1, LANES))
-    few = [values[:8].copy() for values in field[1:6]]
-    fours = partial(repeat_fours, X, *few, h * h, 1.0 / (h * h), field.pull, scratch, sums, rounds)
+    D, h, (planes, d, masses) = index.columns, index.radius, field.packed[3:6]
+    first = planes[0][:8].copy()
+    second, how = (planes[1][:8].copy(), 1) if len(planes[1]) else (first, 0)
+    x = np.repeat(pad_queries(index, index.rows[:1, :D]), POINTS + 1, axis=0)
+    sums, totals = np.zeros((POINTS + 1, LANES * D)), np.zeros((POINTS + 1, LANES))
+    near, gaps = np.arange(2 * POINTS), np.empty(POINTS * LANES * D)
+    numbers = d, D, masses, h * h, 1.0 / (h * h), how
+    fours = partial(repeat_fours, x, near, first, second, *numbers, gaps, sums, totals, rounds)
     x = np.zeros(index.depth, np.float32)
     leaves = index.single[:4].copy(), index.depth, index.single_half_norms[:4].copy()
     masks = partial(repeat_masks, x, *leaves, index.single_rests[:4].copy(), rounds)
     results = []
-    for call, count in ((masks, len(leaves[2])), (fours, len(few[0]))):
+    for call, count in ((masks, len(leaves[2])), (fours, POINTS * len(first))):
         call()
         results.append(1e9 * best_seconds(call, 3) / (rounds * count))
     return results[0], results[1]
@@ -225,7 +230,7 @@ def _show_move(field: Field, points: np.ndarray, dgemm: float, rounds: int = 20_
         ["of it: masks of 64 charts", f"{need.masks:.1f}", f"{mask:.1f}", f"{need.masks * mask:.0f}"],
         ["of it: four charts", f"{need.fours:.1f}", f"{four:.1f}", f"{need.fours * four:.0f}"],
     ]
-    _, d, D, _ = field.frames.shape
+    _, d, D = field.frames.shape
     useful = need.charts * (5.0 * D + 4.0 * d * D)
     alone = useful / (need.fours * four)
     return (

@@ -50,7 +50,7 @@
                 +-- projectors     kernel weights, means, averaged projectors at queries
                 |     +-- descent  gradient of |f|^2 and step halving
                 +-- charts         points moved by a field of charts: the atlas
-                |     +-- wide_charts  the same for points of many columns
+                |     +-- chart_blocks  blocks of points that go through the charts together
                 +-- sums/          exact integer sums over records
                       clip         the bound on what one record adds
                       pairs        pairs (record, location) of a block, sorted by location

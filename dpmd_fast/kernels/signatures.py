@@ -49,7 +49,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "sums.mixtures._add_block": "f1 f3 SCREEN f CLIP f2 f4 b1",
     },
     "wide charts": {
-        "wide_charts.move_wide": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 b1",
+        "chart_blocks.move_wide": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 b1",
     },
     "projectors": {
         "projectors._local_geometry": "BALLS f3 f2 f2 f1 f i1 f1 f2 f3",
@@ -73,7 +73,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "search.balls._count": "BALLS f2 f2 f1 i1",
     },
     "charts": {
-        "charts._move": "SIZES SKETCH BOXES f3 f2 f4 f3 f4 f f i f2 b1 b1",
+        "chart_blocks.move_narrow": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 b1",
     },
     "leaves": {
         "search.index._shift_leaves": "f3 f2 f2 i",

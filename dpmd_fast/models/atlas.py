@@ -171,9 +171,10 @@ class Atlas:
             result, reached, clipped = self.preprocess.moved(
                 block, lambda inside: self.moved_inside(inside, n_threads), name
             )
-            beyond = reached & ~(np.abs(result) <= np.finfo(points.dtype).max).all(axis=1)
             status[clipped] = CLIPPED
-            status[beyond] = FAILED
+            largest = np.finfo(points.dtype).max
+            if not -largest <= result.min(initial=0.0) <= result.max(initial=0.0) <= largest:  # also with NaN
+                status[reached & ~(np.abs(result) <= largest).all(axis=1)] = FAILED
         if not reached.all():
             status[~reached] = OUTSIDE
         if (stay := (status == OUTSIDE) | (status == FAILED)).any():

@@ -38,6 +38,7 @@ INVALID = (
 )
 SMALLEST_SCALE = 1e-40
 _DECILES = (0.1, 0.5, 0.9)
+_BLOCK_BYTES = 1 << 18  # of the rows converted at a time: temporary arrays that stay in the cache cost little
 
 
 def preprocessed(name: str, points: Any, preprocess: Preprocessor | None) -> Floats:
@@ -264,16 +265,26 @@ class Preprocessor:
         much as one at the limit.
         """
         self._check_positive(name, points)
-        scaled = self._scaled(points)
-        before = self._clipped(scaled)
+        rows = max(1, _BLOCK_BYTES // (8 * self.n_columns))
+        parts = [slice(start, start + rows) for start in range(0, len(points), rows)]
+        before, clipped = np.empty(points.shape), np.empty(len(points), np.bool_)
+        beyond = np.empty(points.shape) if keep_beyond else None
+        for part in parts:
+            scaled = self._scaled(points[part])
+            np.clip(scaled, -self.clip, self.clip, out=before[part])
+            np.any(np.abs(scaled) > self.clip, axis=1, out=clipped[part])
+            if beyond is not None:
+                beyond[part] = scaled
         after, reached = move(before)
-        outside = np.abs(scaled) > self.clip
-        clipped: Flags = np.any(outside, axis=1)
-        if keep_beyond and clipped.any():
-            after = np.where(outside, after + (scaled - before), after)
-            before = np.where(outside, scaled, before)
+        if beyond is not None and clipped.any():
+            outside = np.abs(beyond) > self.clip
+            after = np.where(outside, after + (beyond - before), after)
+            before = np.where(outside, beyond, before)
+        out = np.empty(points.shape)
         with np.errstate(over="ignore"):
-            out = np.where(after == before, points, self._original(after))
+            for part in parts:
+                new = after[part]
+                out[part] = np.where(new == before[part], points[part], self._original(new))
         return out, reached, clipped
 
     def to_dict(self) -> dict[str, Any]:

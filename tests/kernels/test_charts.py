@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 from kernel_samples import charts
 
+from dpmd_fast.kernels.chart_blocks import BLOCK, FEW
 from dpmd_fast.kernels.charts import make_field, move
+from dpmd_fast.kernels.search.index import LEAF
 
 SIZES = [
     (2, 1, 5),
     (3, 1, 67),
     (3, 2, 70),
+    (4, 4, 70),
+    (6, 5, 130),
     (7, 3, 70),
+    (7, 6, 9),
     (8, 2, 66),
     (9, 3, 130),
     (12, 2, 1),
@@ -52,15 +57,16 @@ def test_corrections(D, d, K):
     np.testing.assert_allclose(comp, ref, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("D", [5, 9, 20])
-def test_a_point_moves_the_same_in_every_company(D):
-    centers, tangents, masses, rng = charts(D, 2, 100, seed=2)
+@pytest.mark.parametrize(("D", "K"), [(5, 100), (5, 700), (9, 100), (20, 100)])
+def test_a_point_moves_the_same_in_every_company(D, K):
+    centers, tangents, masses, rng = charts(D, 2, K, seed=2)
+    assert (K > FEW * LEAF) == (K == 700)  # then points are sorted
     field = make_field(centers, tangents, masses, 0.7 * math.sqrt(D), passes=3)
     X = rng.uniform(-1.0, 1.0, (777, D))
     together = move(field, X, 2)[0]
     order = rng.permutation(len(X))
     np.testing.assert_array_equal(move(field, X[order], 1)[0], together[order])
-    for rows in (63, 64, 65, 129):  # around the size of a block
+    for rows in (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 1):
         np.testing.assert_array_equal(move(field, X[:rows], 1)[0], together[:rows])
     one_by_one = np.concatenate([move(field, X[i : i + 1], 1)[0] for i in range(0, 777, 97)])
     np.testing.assert_array_equal(one_by_one, together[::97])

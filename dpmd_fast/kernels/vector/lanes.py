@@ -118,6 +118,29 @@ def each_vector(builder, count, body):
             body(whole, GROUP)
 
 
+def each_group(builder, count, starts, body):
+    """Emit a loop over `count` elements, four at a time: body(k, sums) returns the sums after element k."""
+    entry = builder.block
+    loop = builder.append_basic_block("group.loop")
+    inside = builder.append_basic_block("group.body")
+    done = builder.append_basic_block("group.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    k = builder.phi(I64)
+    k.add_incoming(integer(0), entry)
+    sums = [builder.phi(start.type) for start in starts]
+    for cell, start in zip(sums, starts, strict=True):
+        cell.add_incoming(start, entry)
+    builder.cbranch(builder.icmp_signed("<", k, count), inside, done)
+    builder.position_at_end(inside)
+    for cell, value in zip(sums, body(k, sums), strict=True):
+        cell.add_incoming(value, builder.block)
+    k.add_incoming(builder.add(k, integer(LANES)), builder.block)
+    builder.branch(loop)
+    builder.position_at_end(done)
+    return sums
+
+
 def horizontal_sum(builder, vector):
     """Emit the sum of the lanes of a group."""
     lanes = [builder.extract_element(vector, ir.Constant(I32, i)) for i in range(LANES)]

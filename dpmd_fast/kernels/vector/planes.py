@@ -1,10 +1,10 @@
 """One chart and two points, their columns in the lanes of vectors: for points with many columns.
 
-Where points have many columns, few of the charts that lie side by side are in reach together: `quads.py`
-would mostly add charts of weight zero. Here a chart is read once for the points near it, two at a time: the
-vectors of the chart serve both, and one pair alone would be a chain of operations that wait for each other.
-What a chart adds to a point does not depend on the other point: every sum has one order, and products and
-sums are fused on every machine.
+Where points have many columns, few of the charts that lie side by side are in reach together:
+`quad_steps.py` would mostly add charts of weight zero. Here a chart is read once for the points near it, two
+at a time: the vectors of the chart serve both, and one pair alone would be a chain of operations that wait
+for each other. What a chart adds to a point does not depend on the other point: every sum has one order, and
+products and sums are fused on every machine.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dpmd_fast.kernels.vector.lanes import (
     F64,
     GROUP,
     I32,
-    I64,
     LANES,
+    each_group,
     fused,
     groups_of,
     integer,
@@ -35,29 +35,6 @@ from dpmd_fast.kernels.vector.lanes import (
 TOGETHER = 5  # directions of a part: their sums for two points stay in registers
 _ZERO = ir.Constant(GROUP, [0.0] * LANES)
 _BOTH = ir.VectorType(F64, 2 * LANES)  # four columns of the one point, then of the other
-
-
-def _each_vector(builder, width, starts, body):
-    """Emit a loop over `width` elements, four at a time: body(k, sums) returns the sums after element k."""
-    entry = builder.block
-    loop = builder.append_basic_block("plane.loop")
-    inside = builder.append_basic_block("plane.body")
-    done = builder.append_basic_block("plane.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    k = builder.phi(I64)
-    k.add_incoming(integer(0), entry)
-    sums = [builder.phi(start.type) for start in starts]
-    for cell, start in zip(sums, starts, strict=True):
-        cell.add_incoming(start, entry)
-    builder.cbranch(builder.icmp_signed("<", k, width), inside, done)
-    builder.position_at_end(inside)
-    for cell, value in zip(sums, body(k, sums), strict=True):
-        cell.add_incoming(value, builder.block)
-    k.add_incoming(builder.add(k, integer(LANES)), builder.block)
-    builder.branch(loop)
-    builder.position_at_end(done)
-    return sums
 
 
 def _twice(builder, group):
@@ -138,7 +115,7 @@ def _make_add_two(count):
                 ]
 
             zeros = ir.Constant(_BOTH, [0.0] * _BOTH.count)
-            found = _each_vector(builder, width, [zeros] * slots, multiply)
+            found = each_group(builder, width, [zeros] * slots, multiply)
             square, *dots = (_both_sums(builder, sums) for sums in found)
             pulls = builder.icmp_signed("==", how, integer(0))
             again = builder.icmp_signed("==", how, integer(2))
@@ -163,7 +140,7 @@ def _make_add_two(count):
                     store(builder, builder.fadd(load(builder, target), value), target)
                 return []
 
-            _each_vector(builder, width, [], add)
+            each_group(builder, width, [], add)
             for i, target in enumerate(pt):
                 weight = builder.extract_element(weights, ir.Constant(I32, i))
                 weight = builder.select(again, zero, weight)
@@ -193,13 +170,16 @@ _p1, _p2, _p3, _p4, _p5 = (_make_add_two(count) for count in range(1, TOGETHER +
 
 
 @device(inline=True)
-def add_chart(x, near, start, count, frames, slopes, f0, width, d, mass, h2, share, how, gaps, sums, totals):
+def add_chart(
+    x, near, start, count, frames, slopes, f0, d, columns, masses, m0, h2, share, how, gaps, sums, totals
+):
     """Add what a chart moves the points near[start:start + count] by to their rows of `sums` and `totals`.
 
     The chart begins at element f0 of `frames` and `slopes`; other arguments are those of the functions for
     two points. `near` has room for one more, and `x`, `sums` and `totals` have a last row that is no point's.
     """
     near[start + count] = len(x) - 1
+    width, mass = x.shape[1], masses[m0]
     F, S, T = frames, slopes, totals
     for i in range(start, start + count, 2):
         q1, q2 = np.int64(near[i]), np.int64(near[i + 1])

@@ -1,4 +1,4 @@
-"""Charts four at a time: where a point lies in each of them, and how it is moved by them.
+"""Charts four at a time: where a point lies in each of them.
 
 The columns of four charts lie side by side in one vector, so a sum over columns needs no sum across lanes,
 and four charts cost what one does. The order of every sum is fixed. Four on every processor: charts in reach
@@ -15,7 +15,6 @@ from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED
 from dpmd_fast.kernels.vector.lanes import (
-    F64,
     GROUP,
     I64,
     LANES,
@@ -39,12 +38,6 @@ def pack_quads(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(out.reshape(quads, LANES, *values.shape[1:]), 1, -1))
 
 
-def unpack_quads(values: np.ndarray, count: int) -> np.ndarray:
-    """Return the `count` charts of `pack_quads`, one after the other."""
-    rows = np.moveaxis(values, -1, 1)
-    return np.ascontiguousarray(rows.reshape(-1, *rows.shape[2:])[:count])
-
-
 class _Quad:
     """Code for four charts: sums over columns and over tangent directions, as loops or written out.
 
@@ -56,7 +49,7 @@ class _Quad:
         self.builder, self.columns, self.d = builder, columns, d
         self.known = isinstance(columns, int)
         self.length = integer(columns * LANES) if self.known else builder.mul(columns, integer(LANES))
-        self.memory = gaps  # for (columns + d, 4)
+        self.memory = gaps  # for (columns, 4)
         self.values = {}
 
     def cell(self, pointer, k):
@@ -73,23 +66,20 @@ class _Quad:
             with cgutils.for_range(self.builder, count, intp=I64) as loop:
                 body(loop.index)
 
-    def keep(self, place, k, value):
-        """Keep the difference ("gap") or coordinate ("along") number k."""
+    def keep(self, k, gap):
+        """Keep the difference number k."""
         if self.known:
-            self.values[place, k.constant] = value
+            self.values[k.constant] = gap
         else:
-            store(self.builder, value, self.kept_at(place, k))
+            store(self.builder, gap, self.cell(self.memory, k))
 
-    def kept(self, place, k):
-        return self.values[place, k.constant] if self.known else load(self.builder, self.kept_at(place, k))
+    def kept(self, k):
+        return self.values[k.constant] if self.known else load(self.builder, self.cell(self.memory, k))
 
-    def kept_at(self, place, k):
-        return self.cell(self.memory if place == "gap" else self.row(self.memory, integer(1)), k)
-
-    def total(self, count, term, start=_ZERO):
-        """Sum of products a b, term(k) = (a, b), from `start`, in order."""
+    def total(self, count, term):
+        """Sum of products a b, term(k) = (a, b), in order."""
         sums = cgutils.alloca_once(self.builder, GROUP)
-        self.builder.store(start, sums)
+        self.builder.store(_ZERO, sums)
 
         def add(k):
             a, b = term(k)
@@ -104,16 +94,14 @@ class _Quad:
         def term(k):
             x = splat(self.builder, self.builder.load(self.builder.gep(px, [k])))
             gap = self.builder.fsub(x, load(self.builder, self.cell(pb, k)))
-            self.keep("gap", k, gap)
+            self.keep(k, gap)
             return gap, gap
 
         return self.total(self.columns, term)
 
     def along(self, pv, e):
         row = self.row(pv, e)
-        return self.total(
-            self.columns, lambda k: (load(self.builder, self.cell(row, k)), self.kept("gap", k))
-        )
+        return self.total(self.columns, lambda k: (load(self.builder, self.cell(row, k)), self.kept(k)))
 
 
 def _for_each_size(builder, columns, d, emit):
@@ -149,58 +137,6 @@ def _sizes(context, builder, frames_type, frames):
 
 
 @intrinsic
-def _add_four_charts(
-    typingctx, X, x0, quad, centers, masses, frames, offsets, slopes, h2, share, pull, scratch, out
-):
-    """Add what four charts move a point by, x at element `x0` of X, to `out` (columns + 1, 4).
-
-    With w = mass (share (h2 - |x - b|^2))_+^2: out[k] += w (pull (b - x) + offset + sum_e (frame_e . (x - b))
-    slope_e)[k], out[columns] += w. `scratch` holds (columns + d, 4).
-    """
-    i64, f64 = types.int64, types.float64
-    sig = types.void(X, i64, i64, centers, masses, frames, offsets, slopes, f64, f64, f64, scratch, out)
-
-    def codegen(context, builder, signature, args):
-        _, x0, quad, _, _, frames, _, _, h2, share, pull, _, _ = args
-
-        def pointer(place, offset):
-            return pointer_to(context, builder, signature.args[place], args[place], offset)
-
-        def emit(columns, d):
-            four = _Quad(builder, columns, d, pointer(11, integer(0)))
-            at = builder.mul(quad, four.length)
-            frame = builder.mul(at, integer(d) if four.known else d)
-            offsets, slopes, target = pointer(6, at), pointer(7, frame), pointer(12, integer(0))
-            tents = _tents(builder, four.squares(pointer(0, x0), pointer(3, at)), h2, share)
-            tents = builder.select(builder.fcmp_ordered(">", tents, _ZERO), tents, _ZERO)
-            masses = load(builder, pointer(4, builder.mul(quad, integer(LANES))))
-            weights = builder.fmul(builder.fmul(masses, tents), tents)
-            toward = builder.fmul(weights, splat(builder, builder.fsub(ir.Constant(F64, 0.0), pull)))
-            sums = builder.gep(target, [four.length])
-            store(builder, builder.fadd(load(builder, sums), weights), sums)
-            tangents = pointer(5, frame)
-            four.repeat(d, lambda e: four.keep("along", e, builder.fmul(weights, four.along(tangents, e))))
-
-            def add(k):
-                pulled = builder.fmul(toward, four.kept("gap", k))
-                start = fused(builder, weights, load(builder, four.cell(offsets, k)), pulled)
-                step = four.total(
-                    d,
-                    lambda e: (four.kept("along", e), load(builder, four.cell(four.row(slopes, e), k))),
-                    start,
-                )
-                cell = four.cell(target, k)
-                store(builder, builder.fadd(load(builder, cell), step), cell)
-
-            four.repeat(columns, add)
-
-        _for_each_size(builder, *_sizes(context, builder, signature.args[5], frames), emit)
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@intrinsic
 def _measure_four_charts(typingctx, X, x0, quad, centers, frames, h2, share, scratch, tents, along):
     """Locate a point in four charts: tents = share (h2 - |x - b|^2), along[e] = frame_e . (x - b).
 
@@ -230,22 +166,10 @@ def _measure_four_charts(typingctx, X, x0, quad, centers, frames, h2, share, scr
     return sig, codegen
 
 
-def _plain_add_four_charts(
-    X, x0, quad, centers, masses, frames, offsets, slopes, h2, share, pull, scratch, out
-):
-    columns = centers.shape[1]
-    gaps = X.reshape(-1)[x0 : x0 + columns, None] - centers[quad]
-    weights = masses[quad] * np.maximum(share * (h2 - (gaps * gaps).sum(axis=0)), 0.0) ** 2
-    along = np.einsum("ekl,kl->el", frames[quad], gaps)
-    out[:columns] += weights * (offsets[quad] - pull * gaps + np.einsum("el,ekl->kl", along, slopes[quad]))
-    out[columns] += weights
-
-
 def _plain_measure_four_charts(X, x0, quad, centers, frames, h2, share, scratch, tents, along):
     gaps = X.reshape(-1)[x0 : x0 + centers.shape[1], None] - centers[quad]
     tents[:LANES] = share * (h2 - (gaps * gaps).sum(axis=0))
     along[: frames.shape[1]] = np.einsum("ekl,kl->el", frames[quad], gaps)
 
 
-add_four_charts = _plain_add_four_charts if JIT_DISABLED else _add_four_charts
 measure_four_charts = _plain_measure_four_charts if JIT_DISABLED else _measure_four_charts

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from dpmd_fast.kernels.charts import Field, make_field
 from dpmd_fast.kernels.sums.features import inside_coordinates, subspace_points
-from dpmd_fast.kernels.vector.quads import unpack_quads
 
 Floats = NDArray[np.float64]
 
@@ -46,16 +45,15 @@ class Layer:
     @classmethod
     def of(cls, made: Field) -> Layer:
         """Return the arrays of a field, in the field's order."""
-        K, correction = len(made.balls.rows), made.pull == 0.0
         return cls(
-            centers=unpack_quads(made.centers, K),
-            tangents=np.ascontiguousarray(unpack_quads(made.frames, K).transpose(0, 2, 1)),
-            masses=unpack_quads(made.masses, K),
+            centers=made.centers,
+            tangents=np.ascontiguousarray(made.frames.transpose(0, 2, 1)),
+            masses=made.masses,
             bandwidth=made.balls.radius,
             passes=made.passes,
             strength=made.strength,
-            offsets=unpack_quads(made.offsets, K) if correction else None,
-            slopes=unpack_quads(made.slopes, K) if correction else None,
+            offsets=made.offsets,
+            slopes=made.slopes,
         )
 
     def field(self) -> Field:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kernel_samples import GUARD
 
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.vector.planes import add_chart, pack_parts
@@ -12,10 +13,9 @@ SIZES = [(8, 1), (9, 2), (12, 3), (13, 4), (20, 5), (21, 7), (30, 11)]
 
 
 @kernel
-def _add(x, near, count, frames, slopes, f0, d, mass, h2, how, gaps, sums, totals):
-    width = x.shape[1]
+def _add(x, near, count, frames, slopes, f0, d, D, masses, h2, how, gaps, sums, totals):
     share = 1.0 / h2
-    add_chart(x, near, 0, count, frames, slopes, f0, width, d, mass, h2, share, how, gaps, sums, totals)
+    add_chart(x, near, 0, count, frames, slopes, f0, d, D, masses, 1, h2, share, how, gaps, sums, totals)
 
 
 def _plain(X, center, frames, offset, slopes, mass, h2, how, near):
@@ -45,8 +45,8 @@ def _run(sample, chart, how, near, mass=1.3):
     x[:-1, :D] = X
     first = pack_parts(centers, frames)
     second = pack_parts(offsets, slopes) if how else first
-    found, gaps, f0 = np.array([*near, 0], np.int32), np.empty(2 * width), chart * first.shape[1]
-    _add(x, found, len(near), first, second, f0, d, mass, h2, how, gaps, sums, totals)
+    found, gaps, f0 = np.array([*near, 0], np.int64), np.empty(2 * width), chart * first.shape[1]
+    _add(x, found, len(near), first, second, f0, d, D, np.array([GUARD, mass]), h2, how, gaps, sums, totals)
     assert not sums[:, D:].any()
     assert not totals[-1]
     assert not sums[-1].any()

@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel
+from dpmd_fast.kernels.scratch import aligned_zeros
 from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits
 from dpmd_fast.kernels.search.index import LEAF
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask
@@ -23,16 +24,13 @@ from dpmd_fast.kernels.vector.planes import add_chart
 from dpmd_fast.kernels.vector.quad_steps import POINTS, add_four_charts
 from dpmd_fast.kernels.vector.sketches import box_gaps, shift_to_single
 
-_LINE = 8  # doubles in a cache line
 BLOCK = 96  # points that go through a leaf together: 64 and 128 take 10 % longer (6 columns)
 FEW = 8  # leaves: with so few, points are not sorted (3 columns, 5 leaves: sorted they take 13 % longer)
 
 
 def aligned(values: np.ndarray) -> np.ndarray:
     """Return a copy that starts at a cache line, so that no vector lies across two of them."""
-    room = np.empty(values.size + _LINE)
-    start = -(room.ctypes.data // 8) % _LINE
-    out = room[start : start + values.size].reshape(values.shape)
+    out = aligned_zeros(values.shape)
     out[...] = values
     return out
 

@@ -3,8 +3,8 @@
 A machine is imitated in a process of its own, by settings that switch off what this processor has: the
 compile target of the kernels, the kernels of OpenBLAS, the vector loops of NumPy, the functions of the C
 library. What this processor lacks cannot be imitated: without AVX-512 the SkylakeX kernels of OpenBLAS do not
-run, and neither do kernels compiled for it. Their vectors of eight do: LLVM splits them. With AVX-512, vectors of
-four are those of AVX2.
+run, and neither do kernels compiled for it. Their vectors of eight do: LLVM splits them. With
+AVX-512, vectors of four are those of AVX2.
 """
 
 from __future__ import annotations

@@ -104,13 +104,17 @@ def reporting(progress: Progress | None) -> Iterator[None]:
 
 def _prepare(routes: Sequence[str]) -> None:
     """Load or compile the kernels of some routes; of all for no route."""
-    from dpmd_fast.kernels import jit
+    from dpmd_fast.kernels import jit, late, saved
     from dpmd_fast.kernels.signatures import dispatcher_of, groups_of, types_of
 
     if jit.JIT_DISABLED:
         return
     with _lock:
         groups = groups_of(*routes)
+        if late.is_active():
+            if saved.load([name for group in groups for name in group]):
+                return
+            late.arrive()
         total = sum(map(len, groups))
         missing = []
         for group in groups:

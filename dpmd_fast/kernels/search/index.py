@@ -7,6 +7,7 @@ principal axes, and the length of the rest. `balls.py` says how it bounds distan
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -54,14 +55,14 @@ class BallIndex(NamedTuple):
 
 def build_index(Y: np.ndarray, radius: float, *, finest: int = LEAF) -> BallIndex:
     """Index the rows of `Y` for balls of one radius; each run of `finest` rows in leaf order lies close."""
-    with single_blas():
+    with single_blas() if Y.shape[1] > _SKETCH_ALL else nullcontext():  # few columns are not rotated
         return _build_index(Y, radius, finest)
 
 
 def _build_index(Y: np.ndarray, radius: float, finest: int) -> BallIndex:
     n, D = Y.shape
     sample = np.asarray(Y[:: max(1, n // 4096)], dtype=np.float64)
-    center = np.median(sample, axis=0)  # not the mean: one far record must not cost the others their digits
+    center = _medians(sample)  # not the mean: one far record must not cost the others their digits
     axes, depth, whole = _leading_axes(sample - center, radius)
     coordinates, rests = _sketch(Y, center, axes, radius, whole)
     # the rest is one more sketch coordinate: its difference bounds the distance from below
@@ -124,6 +125,15 @@ def pad_queries(index: BallIndex, X: np.ndarray) -> np.ndarray:
     padded[:, : index.columns] = X
     padded[:, index.columns] = 1.0
     return padded
+
+
+def _medians(sample):
+    """Return the medians of columns, as ``numpy.median`` does, which imports masked arrays for it."""
+    n = len(sample)
+    middle = [n // 2] if n % 2 else [n // 2 - 1, n // 2]
+    ordered = np.partition(sample, [*middle, n - 1], axis=0)
+    medians = np.mean(ordered[middle[0] : middle[-1] + 1], axis=0)
+    return np.where(np.isnan(ordered[-1]), np.nan, medians)  # NaN is last
 
 
 def _leading_axes(sample, radius):

@@ -143,7 +143,7 @@ def _words(kind: Any) -> list[str] | None:
     if kind == types.none:
         return []
     letters = {getattr(types, name.replace("bool", "boolean")): letter for letter, name in LETTERS.items()}
-    parts = list(kind) if isinstance(kind, types.BaseTuple) else []
+    parts: list[Any] = [*getattr(kind, "types", ())]  # of a tuple
     if not parts or any(not isinstance(part, types.Array) or part.layout != "C" for part in parts):
         return None
     return [f"{letters[part.dtype]}{part.ndim}" for part in parts]

@@ -68,7 +68,7 @@ def transform(
     QUERIES and the output are .parquet, .csv or .arrow files, or both .npy. Columns are found by the names
     that the model has; other columns and the metadata are kept. Memory does not grow with the file.
     """
-    late.begin()  # before anything imports a kernel
+    late.avoid()  # before anything imports a kernel
     check_outputs((output, report_path), force, (path_of(model_path, atlas_path), queries, *noises, *trusted))
     noise = noise_of(noises)
     model = load_given(model_path, atlas_path, trusted)

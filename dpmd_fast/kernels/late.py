@@ -1,10 +1,11 @@
 """Numba, imported when something is to be compiled.
 
-To import Numba takes longer than to move a million points, and a process that finds all its kernels compiled
-in the cache has no other use for it. So ``dpmd-fast transform`` calls `begin` first. From then on the
-decorators of `jit.py` give stand-ins, which know the function and nothing else, and `saved.py` gives a kernel
-its compiled code. As soon as one is missing, `arrive` imports Numba and puts what it makes of every function
-in the place of its stand-in; after that all is as if Numba had been there from the start.
+To import Numba takes longer than to move a million points. The package calls `begin` before its first
+kernel: from then on the decorators of `jit.py` give stand-ins, which know the function and nothing else.
+When kernels are wanted, `arrive` imports Numba and puts what it makes of every function in the place of its
+stand-in; after that all is as if Numba had been there from the start. Where nothing is compiled yet, other
+processes have begun to do so before that (`compilation.py`). ``dpmd-fast transform`` calls `avoid`: it runs
+the compiled code of `saved.py`, and Numba arrives only if some of it is missing.
 """
 
 from __future__ import annotations
@@ -22,18 +23,29 @@ _MODULES = {"types": "numba.core.types", "cgutils": "numba.core.cgutils"}
 _HARMLESS = {"NUMBA_CACHE_DIR"}  # of Numba's settings: all others are Numba's to read
 _SETTINGS = ".numba_config.yaml"  # Numba's file of settings, in the folder that a program runs in
 _lock = threading.RLock()
-_active = False
+_active = _avoided = False
 
 
 def begin() -> None:
-    """Do without Numba, if it is not there yet and nothing that only Numba understands was asked for."""
+    """Do without Numba for now, if it is not there yet and nothing was asked for that only it understands."""
     global _active
-    _active = (
-        "numba" not in sys.modules
-        and "dpmd_fast.kernels.jit" not in sys.modules
-        and is_usual()
-        and os.environ.get(_SWITCH, "1") != "0"
-    )
+    if "numba" in sys.modules or "dpmd_fast.kernels.jit" in sys.modules:
+        return
+    _active = is_usual() and os.environ.get(_SWITCH, "1") != "0"
+
+
+def avoid() -> None:
+    """Do without Numba altogether, if all compiled kernels are there.
+
+    Calls of kernels then take longer by tens of microseconds, which counts for single rows only.
+    """
+    global _avoided
+    begin()
+    _avoided = _active
+
+
+def is_avoided() -> bool:
+    return _avoided and _active
 
 
 def is_usual() -> bool:

@@ -81,6 +81,16 @@ def load(names: Sequence[str]) -> bool:
     return True
 
 
+def is_empty(names: Sequence[str]) -> bool:
+    """Return whether no version of any of these kernels was ever kept, where they would be kept."""
+    given, here = os.environ.get("NUMBA_CACHE_DIR"), Path(__file__).parent
+    folder = Path(given) if given else here / "__pycache__"
+    if not os.access(folder, os.W_OK) or not is_trusted_folder(str(folder)):
+        return False  # Numba keeps them elsewhere
+    kept = {path.name.partition("-")[0] for path in (folder if given else here).rglob("*.nbi")}
+    return kept.isdisjoint(".".join(name.split(".")[-2:]) for name in names)
+
+
 def _loaded(name: str) -> _Code | None:
     path = _path(name)
     if not is_trusted_folder(os.path.dirname(path)) or not is_trusted_file(path):

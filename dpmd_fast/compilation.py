@@ -136,22 +136,24 @@ def _prepare(routes: Sequence[str]) -> None:
 def _runs_without_numba(groups: Sequence[tuple[str, ...]]) -> bool:
     """Return True if kernels are ready that need no Numba. Otherwise let it arrive.
 
-    If nothing is compiled yet, other processes begin first, so that two imports of Numba do not follow each
-    other: this process imports it while they do.
+    If none of what is missing was ever compiled, other processes begin first, so that two imports of Numba
+    do not follow each other: this process imports it while they do.
     """
     from dpmd_fast.kernels import late, saved
 
     names = [name for group in groups for name in group]
     if late.is_avoided() and saved.load(names):
         return True
-    if saved.is_empty(names):
+    lost = {name for name in names if not saved.is_kept(name)}
+    if lost and saved.is_empty(lost):
 
         def counter() -> Callable[[], None]:
             if not late.is_avoided():
                 late.arrive()
-            return _counter(0, len(names))
+            return _counter(len(names) - len(lost), len(names))
 
-        _compile_in_children(groups, counter)
+        wanted = [tuple(name for name in group if name in lost) for group in groups]
+        _compile_in_children([group for group in wanted if group], counter)
         if late.is_avoided() and saved.load(names):
             return True
     late.arrive()

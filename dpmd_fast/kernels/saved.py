@@ -3,9 +3,10 @@
 Beside each kernel that Numba puts into its cache, `keep` writes the same object code to a file of its own,
 with a line in front that says for what it was compiled and which functions it calls. `load` checks all of
 that, links the code and gives it to the stand-in of the kernel. It runs with the arguments that
-`signatures.py` names and no others; whatever does not fit is left to Numba.
+`signatures.py` names and no others; whatever does not fit is left to Numba, as are kernels that take named
+tuples or return something.
 
-    one line of JSON: key, symbol, calls, returns, sha256     object code
+    one line of JSON: key, symbol, calls, sha256     object code
 
 Numba's functions take a place for the result, one for an exception, and then every number of every
 argument: for an array who owns it (nobody here), its size, its address, its shape and its strides.
@@ -20,7 +21,7 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -44,9 +45,8 @@ def keep(function: Any, compiled: Any) -> None:
     if not late.is_usual() or not function.__module__.startswith(_PACKAGE):
         return
     name = f"{function.__module__.removeprefix(_PACKAGE)}.{function.__name__}"
-    returns = _words(compiled.signature.return_type)
     folder = _folder()
-    if returns is None or any(word in NAMED for word in words_of(name)):
+    if str(compiled.signature.return_type) != "none" or any(word in NAMED for word in words_of(name)):
         return
     os.makedirs(folder, exist_ok=True)
     if not is_trusted_folder(folder):
@@ -56,7 +56,6 @@ def keep(function: Any, compiled: Any) -> None:
         "key": _key(name),
         "symbol": compiled.fndesc.llvm_func_name,
         "calls": list(_undefined(code)),
-        "returns": returns,
         "sha256": hashlib.sha256(code).hexdigest(),
     }
     with opened_for_write(_path(name)) as file:
@@ -81,7 +80,7 @@ def load(names: Sequence[str]) -> bool:
     return True
 
 
-def is_empty(names: Sequence[str]) -> bool:
+def is_empty(names: Iterable[str]) -> bool:
     """Return whether no version of any of these kernels was ever kept, where they would be kept."""
     given, here = os.environ.get("NUMBA_CACHE_DIR"), Path(__file__).parent
     folder = Path(given) if given else here / "__pycache__"
@@ -91,23 +90,35 @@ def is_empty(names: Sequence[str]) -> bool:
     return kept.isdisjoint(".".join(name.split(".")[-2:]) for name in names)
 
 
+def is_kept(name: str) -> bool:
+    """Return whether there is code of a kernel, as its sources are now."""
+    try:
+        return _read(name) is not None
+    except Exception:  # of a damaged file: anything
+        return False
+
+
 def _loaded(name: str) -> _Code | None:
-    path = _path(name)
-    if not is_trusted_folder(os.path.dirname(path)) or not is_trusted_file(path):
+    found = _read(name)
+    if found is None:
         return None
-    line, _, code = _read(path).partition(b"\n")
-    about = json.loads(line)
-    if about["key"] != _key(name) or about["sha256"] != hashlib.sha256(code).hexdigest():
-        return None
+    about, code = found
     linker = _linker()
     if not linker.knows(about["calls"]):  # LLVM would end the process
         return None
-    return _Code(linker, linker.address(code, about["symbol"]), words_of(name), about["returns"])
+    return _Code(linker.address(code, about["symbol"]), words_of(name))
 
 
-def _read(path: str) -> bytes:
+def _read(name: str) -> tuple[dict[str, Any], bytes] | None:
+    """Return what is said about the code of a kernel, and the code; None if it is not to be run."""
+    path = _path(name)
+    if not is_trusted_folder(os.path.dirname(path)) or not is_trusted_file(path):
+        return None
     with open(path, "rb") as file:
-        return file.read(_LARGEST)
+        line, _, code = file.read(_LARGEST).partition(b"\n")
+    about = json.loads(line)
+    current = about["key"] == _key(name) and about["sha256"] == hashlib.sha256(code).hexdigest()
+    return (about, code) if current else None
 
 
 def _folder() -> str:
@@ -146,19 +157,6 @@ def _numba_folder() -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _words(kind: Any) -> list[str] | None:
-    """Return words for what a kernel returns: nothing, or a tuple of contiguous arrays; None for all else."""
-    from numba import types
-
-    if kind == types.none:
-        return []
-    letters = {getattr(types, name.replace("bool", "boolean")): letter for letter, name in LETTERS.items()}
-    parts: list[Any] = [*getattr(kind, "types", ())]  # of a tuple
-    if not parts or any(not isinstance(part, types.Array) or part.layout != "C" for part in parts):
-        return None
-    return [f"{letters[part.dtype]}{part.ndim}" for part in parts]
-
-
 def _undefined(code: bytes) -> Iterator[str]:
     """Yield the names that an object file (ELF, 64 bits) takes from elsewhere."""
     if code[:6] != b"\x7fELF\x02\x01":
@@ -182,12 +180,10 @@ class _Linker:
         from llvmlite import binding
 
         self._binding = binding
-        memory = _library("core/runtime/_nrt_python").c_helpers
-        for name, place in memory.items():
+        for name, place in _library("core/runtime/_nrt_python").c_helpers.items():
             binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", place)
         for name, place in _library("_helperlib").c_helpers.items():
             binding.add_symbol(f"numba_{name}", place)
-        self.release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(memory["MemInfo_release"])
         with suppress(Exception):  # newer versions do that by themselves
             binding.initialize_native_target()
             binding.initialize_native_asmprinter()
@@ -227,35 +223,21 @@ def _library(path: str) -> Any:
 class _Code:
     """The code of a kernel, called as the kernel is."""
 
-    def __init__(self, linker: _Linker, address: int, words: Sequence[str], returns: Sequence[str]) -> None:
-        self._linker, self._words, self._returns = linker, words, returns
+    def __init__(self, address: int, words: Sequence[str]) -> None:
+        self._words = words
         kinds = [ctypes.c_double if kind == "f" else ctypes.c_int64 for word in words for kind in _flat(word)]
         # gives up Python's lock during the call
-        prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds)
-        self._call = prototype(address)
-        self._room = ctypes.c_int64 * max(1, sum(_HEAD + 2 * int(word[1:]) for word in returns))
+        self._call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds)(address)
 
     def __call__(self, arguments: tuple[Any, ...]) -> Any:
-        """Return what the kernel returns, or NotImplemented for arguments of other types than its own."""
+        """Run the kernel; return NotImplemented for arguments of other types than its own."""
         numbers: list[Any] = []
         if not _flatten(self._words, arguments, numbers):
             return NotImplemented
-        result, problem = self._room(), ctypes.c_void_p()
-        if self._call(ctypes.byref(result), ctypes.byref(problem), *numbers) != 0:
+        nothing, problem = ctypes.c_void_p(), ctypes.c_void_p()
+        if self._call(ctypes.byref(nothing), ctypes.byref(problem), *numbers) != 0:
             raise MemoryError("a kernel failed, most likely for lack of memory")
-        return tuple(self._arrays(result)) if self._returns else None
-
-    def _arrays(self, numbers: Any) -> Iterator[Any]:
-        at = 0
-        for word in self._returns:
-            owner, _, size, each, place = numbers[at : at + _HEAD]
-            sides = int(word[1:])
-            shape = numbers[at + _HEAD : at + _HEAD + sides]
-            values = np.empty(shape, LETTERS[word[0]])
-            ctypes.memmove(values.ctypes.data, place, size * each)
-            self._linker.release(owner)
-            at += _HEAD + 2 * sides
-            yield values
+        return None
 
 
 def _flat(word: str) -> str:

@@ -61,8 +61,8 @@ _GROUPS: dict[str, dict[str, str]] = {
         "noise.exact_normal.fill": "u1 i1 i DIGITS",
     },
     "index": {
-        "search.index._split": "f2 i",
-        "search.index._pack_leaves": "f2 f1 i1 i2",
+        "search.index._split": "f2 i f1 i2 i1 i2 i2 i1",
+        "search.index._pack_leaves": "f2 f1 i1 i2 f2 f3 f2 f2 f2 f1",
     },
     "spectra": {
         "eigen.spectra._spectra": "f3 f2 f3 b1",
@@ -74,7 +74,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "charts._move": "SIZES SKETCH BOXES f3 f2 f4 f3 f4 f f i f2 b1 b1",
     },
     "leaves": {
-        "search.index._shift_leaves": "f3 f2 f2 i",
+        "search.index._shift_leaves": "f3 f2 f2 i s3 s2 s2 f1",
     },
     "features": {
         "sums.features._add": "f2 i CLIP f3 b1",

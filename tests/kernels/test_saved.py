@@ -85,13 +85,13 @@ def digest_of(path):
 def cache(files, tmp_path_factory):
     """A folder in which the kernels of both transforms have been compiled."""
     folder = tmp_path_factory.mktemp("cache")
-    for name in ("few", "many"):
-        assert transform(files, name, folder) == (True, digest_of(files / f"{name}-clean.npy"))
+    for name in ("few", "many"):  # other processes compile, this one needs no Numba even then
+        assert transform(files, name, folder) == (False, digest_of(files / f"{name}-clean.npy"))
     return folder
 
 
 @pytest.mark.parametrize("name", ["few", "many"])
-def test_the_second_transform_needs_no_numba_and_gives_the_same_bits(files, cache, name):
+def test_a_transform_needs_no_numba_and_gives_the_same_bits(files, cache, name):
     assert transform(files, name, cache) == (False, digest_of(files / f"{name}-clean.npy"))
 
 

@@ -7,6 +7,8 @@ The compiler does not listen to signals, and uses one core. So processes of thei
 there are cores, and leave the code in the cache on disk, from where this process loads it; they are killed if
 the wait is interrupted. Without a cache this process compiles by itself. The types that are compiled for are
 fixed (`kernels/signatures.py`): nothing here depends on a record.
+
+Numba itself is imported here (`kernels/late.py`), unless machine code of all kernels is there and enough.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ def keep(function: Any, compiled: Any) -> None:
     folder = _folder()
     if str(compiled.signature.return_type) != "none" or any(word in NAMED for word in words_of(name)):
         return
-    os.makedirs(folder, exist_ok=True)
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o755)
     if not is_trusted_folder(folder):
         return
     code = bytes(compiled.library._get_compiled_object())

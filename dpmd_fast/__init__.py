@@ -106,6 +106,9 @@ fingerprinting.compute = _fingerprint  # privacy/ may not import reference/
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'dpmd_fast' has no attribute {name!r}")
+    from dpmd_fast.kernels import late
+
+    late.begin()
     value = getattr(importlib.import_module(f"dpmd_fast.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value

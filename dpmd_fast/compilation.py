@@ -7,6 +7,8 @@ The compiler does not listen to signals, and uses one core. So processes of thei
 there are cores, and leave the code in the cache on disk, from where this process loads it; they are killed if
 the wait is interrupted. Without a cache this process compiles by itself. The types that are compiled for are
 fixed (`kernels/signatures.py`): nothing here depends on a record.
+
+Numba itself is imported here (`kernels/late.py`), unless machine code of all kernels is there and enough.
 """
 
 from __future__ import annotations
@@ -104,13 +106,15 @@ def reporting(progress: Progress | None) -> Iterator[None]:
 
 def _prepare(routes: Sequence[str]) -> None:
     """Load or compile the kernels of some routes; of all for no route."""
-    from dpmd_fast.kernels import jit
+    from dpmd_fast.kernels import jit, late
     from dpmd_fast.kernels.signatures import dispatcher_of, groups_of, types_of
 
     if jit.JIT_DISABLED:
         return
     with _lock:
         groups = groups_of(*routes)
+        if late.is_active() and _runs_without_numba(groups):
+            return
         total = sum(map(len, groups))
         missing = []
         for group in groups:
@@ -120,7 +124,7 @@ def _prepare(routes: Sequence[str]) -> None:
                 missing.append(tuple(lacking))
         report = _counter(total - sum(map(len, missing)), total)
         if missing and all(jit.has_cache(dispatcher_of(name)) for group in missing for name in group):
-            _compile_in_children(missing, report)
+            _compile_in_children(missing, lambda: report)
         for group in groups:
             for name in group:
                 kernel, given = dispatcher_of(name), types_of(name)
@@ -129,6 +133,33 @@ def _prepare(routes: Sequence[str]) -> None:
                     kernel.compile(given)
                     if not known:  # no cache, no child, or a child that could not write
                         report()
+
+
+def _runs_without_numba(groups: Sequence[tuple[str, ...]]) -> bool:
+    """Return True if kernels are ready that need no Numba. Otherwise let it arrive.
+
+    If none of what is missing was ever compiled, other processes begin first, so that two imports of Numba
+    do not follow each other: this process imports it while they do.
+    """
+    from dpmd_fast.kernels import late, saved
+
+    names = [name for group in groups for name in group]
+    if late.is_avoided() and saved.load(names):
+        return True
+    lost = {name for name in names if not saved.is_kept(name)}
+    if lost and saved.is_empty(lost):
+
+        def counter() -> Callable[[], None]:
+            if not late.is_avoided():
+                late.arrive()
+            return _counter(len(names) - len(lost), len(names))
+
+        wanted = [tuple(name for name in group if name in lost) for group in groups]
+        _compile_in_children([group for group in wanted if group], counter)
+        if late.is_avoided() and saved.load(names):
+            return True
+    late.arrive()
+    return False
 
 
 def _at_hand(kernel: Any, given: tuple[Any, ...]) -> bool:
@@ -157,10 +188,13 @@ def processes() -> int:
     return max(1, min(cores, _MOST_PROCESSES))
 
 
-def _compile_in_children(groups: Sequence[tuple[str, ...]], report: Callable[[], None]) -> None:
+def _compile_in_children(
+    groups: Sequence[tuple[str, ...]], counter: Callable[[], Callable[[], None]]
+) -> None:
     """Compile groups of kernels into the cache; a free process takes the next group.
 
-    A process that cannot be started, or dies, leaves its kernels to the caller.
+    A process that cannot be started, or dies, leaves its kernels to the caller. `counter` is called when
+    processes have begun, and returns what is called for every kernel that is done.
     """
     left = _Work(groups, few=processes() <= _FEW_PROCESSES)
     told: SimpleQueue[tuple[_Child, str | None]] = SimpleQueue()
@@ -171,6 +205,7 @@ def _compile_in_children(groups: Sequence[tuple[str, ...]], report: Callable[[],
             children.add(child)
             if not child.take(left):
                 children.discard(child)
+        report = counter()
         while children:
             try:  # in short waits: a signal ends the longer ones of some systems only when they are over
                 child, name = told.get(timeout=_LOOK)
@@ -282,6 +317,8 @@ def _serve() -> NoReturn:
     from dpmd_fast.kernels.signatures import dispatcher_of, types_of
 
     gc.disable()  # an eighth of the time, for 100 MB more
+    # Numba imports it wherever it is installed, and measures nothing with it here
+    sys.modules.setdefault("coverage", None)  # type: ignore[arg-type]
     lines: SimpleQueue[str] = SimpleQueue()
 
     def listen() -> None:

@@ -122,9 +122,7 @@ def ledger_lines(receipt: Receipt | None) -> list[str]:
 
 def kind_of(model: Atlas | Mixture) -> str:
     """Return "atlas" or "mixture"."""
-    from dpmd_fast.models.mixture import Mixture
-
-    return "mixture" if isinstance(model, Mixture) else "atlas"
+    return model.kind
 
 
 def model_facts(model: Atlas | Mixture) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dpmd_fast.cli.console import answer, progress
 from dpmd_fast.cli.models import check_settings, load_given, model_options, path_of
 from dpmd_fast.cli.noise import noise_of, noise_option
 from dpmd_fast.cli.options import force_option, json_option, report_option, status_option, threads_option
+from dpmd_fast.kernels import late
 
 
 @click.command(
@@ -67,6 +68,7 @@ def transform(
     QUERIES and the output are .parquet, .csv or .arrow files, or both .npy. Columns are found by the names
     that the model has; other columns and the metadata are kept. Memory does not grow with the file.
     """
+    late.avoid()  # before anything imports a kernel
     check_outputs((output, report_path), force, (path_of(model_path, atlas_path), queries, *noises, *trusted))
     noise = noise_of(noises)
     model = load_given(model_path, atlas_path, trusted)

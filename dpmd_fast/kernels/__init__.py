@@ -3,6 +3,8 @@
 ::
 
     jit            the only caller of numba.njit: flags, cache, thread limits
+    late           Numba, imported only if something is to be compiled
+    saved          compiled kernels as machine code, for processes without Numba
     compiler       Numba's compiler, with every kernel optimised once
     lock           Python's lock, kept for a few rows and given up for many
     layer          threads of Numba, asleep while they wait

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from numba.core import cgutils, types
-from numba.extending import intrinsic
-
 from dpmd_fast.kernels.jit import JIT_DISABLED
+from dpmd_fast.kernels.late import cgutils, intrinsic, types
 
 
 @intrinsic

@@ -132,11 +132,11 @@ def _guard_files(file: Any) -> None:
             raise FileNotFoundError(path)
         return load_data(name)
 
-    file._load_index, file._load_data, file._open_for_write = checked_index, checked_data, _opened_for_write
+    file._load_index, file._load_data, file._open_for_write = checked_index, checked_data, opened_for_write
 
 
 @contextmanager
-def _opened_for_write(path: str) -> Iterator[Any]:
+def opened_for_write(path: str) -> Iterator[Any]:
     """Write a file that appears complete, with a mode that does not depend on how generous the umask is."""
     partial = f"{path}.tmp.{uuid.uuid4().hex[:16]}"
     try:

@@ -22,20 +22,23 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-import numba
-from numba.core.runtime.nrt import rtsys
-
+from dpmd_fast.kernels import late
 from dpmd_fast.kernels.cache import secure
-from dpmd_fast.kernels.compiler import BorrowingCompiler, KernelCompiler, StagedCompiler
 from dpmd_fast.kernels.layer import start_layer
+from dpmd_fast.kernels.saved import keep
 from dpmd_fast.kernels.width import chosen_width
 
-_config: Any = numba.config
-_threading_layer: Any = numba.threading_layer  # type: ignore[attr-defined]
-_njit: Any = numba.njit
-
 _SWITCH = "DPMD_FAST_CACHE"
-JIT_DISABLED = bool(_config.DISABLE_JIT)
+
+
+def _numba() -> Any:
+    """Return Numba, which is imported late where a process may do without it."""
+    import numba
+
+    return numba
+
+
+JIT_DISABLED = not late.is_active() and bool(_numba().config.DISABLE_JIT)
 
 
 def kernel(
@@ -54,6 +57,13 @@ def kernel(
     """
     if function is None:
         return functools.partial(kernel, rows=rows, in_stages=in_stages)
+    make = functools.partial(_kernel, rows=rows, in_stages=in_stages)
+    return late.StandIn(function, make) if late.is_active() else make(function)
+
+
+def _kernel(function: Callable[..., Any], *, rows: str | None, in_stages: bool) -> Any:
+    from dpmd_fast.kernels.compiler import KernelCompiler, StagedCompiler
+
     compiler: Any = StagedCompiler if in_stages else KernelCompiler
     if rows is not None:
         compiler = type(compiler.__name__, (compiler,), {"rows": rows})
@@ -79,6 +89,13 @@ def device(function: Callable[..., Any] | None = None, *, inline: bool = False, 
     """
     if function is None:
         return functools.partial(device, inline=inline, memory=memory)
+    make = functools.partial(_device, inline=inline, memory=memory)
+    return late.StandIn(function, make) if late.is_active() else make(function)
+
+
+def _device(function: Callable[..., Any], *, inline: bool, memory: bool) -> Any:
+    from dpmd_fast.kernels.compiler import BorrowingCompiler
+
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": inline}
     options["_nrt"] = memory
     if not memory:
@@ -88,7 +105,7 @@ def device(function: Callable[..., Any] | None = None, *, inline: bool = False, 
 
 def _compiled(function: Callable[..., Any], *, cache: bool = True, **options: Any) -> Any:
     """Compile `function`, and cache it if that is allowed and Numba finds a folder it can write."""
-    compiler = functools.partial(_njit, nogil=True, error_model="numpy", **options)
+    compiler = functools.partial(_numba().njit, nogil=True, error_model="numpy", **options)
     if cache and os.environ.get(_SWITCH, "1") != "0":
         try:
             return _keyed(compiler(cache=True)(function))
@@ -124,12 +141,14 @@ def _keyed(dispatcher: Any) -> Any:
             raise RuntimeError("no folder that others cannot write")
         file = cache._cache_file
         file._source_stamp = (file._source_stamp, kernel_digest())
-        _ignore_cache_errors(cache)
+        _ignore_cache_errors(cache, dispatcher.py_func)
     return dispatcher
 
 
-def _ignore_cache_errors(cache: Any) -> None:
+def _ignore_cache_errors(cache: Any, function: Any) -> None:
     """Let a folder that is full, read-only or damaged cost time only: compile, and keep nothing."""
+    from numba.core.runtime.nrt import rtsys
+
     save = cache.save_overload
 
     def try_load(signature: Any, context: Any) -> Any:
@@ -143,6 +162,7 @@ def _ignore_cache_errors(cache: Any) -> None:
     def try_save(signature: Any, data: Any) -> None:
         with suppress(Exception):
             save(signature, data)
+            keep(function, data)
 
     cache.load_overload, cache.save_overload = try_load, try_save
 
@@ -175,22 +195,26 @@ _first_parallel_pid: int | None = None
 
 def resolve_threads(n_threads: int | None) -> int:
     """Return the number of threads a kernel will use: all that Numba may use, or fewer if asked."""
-    most = int(_config.NUMBA_NUM_THREADS)
+    if late.is_active():  # as Numba counts them
+        most = max(1, len(os.sched_getaffinity(0)))
+        return most if n_threads is None else max(1, min(int(n_threads), most))
+    most = int(_numba().config.NUMBA_NUM_THREADS)
     if n_threads is not None:
         return max(1, min(int(n_threads), most))
     try:
-        _threading_layer()
+        _numba().threading_layer()
     except ValueError:  # none is running: to ask for the number of its threads would start it
         return most
-    return min(int(numba.get_num_threads()), most)
+    return min(int(_numba().get_num_threads()), most)
 
 
 @contextmanager
 def threads(n_threads: int | None = None) -> Iterator[int]:
     """Limit Numba to `n_threads` and BLAS to one thread inside the block; restore both afterwards."""
+    late.arrive()
     refuse_after_fork()
     start_layer()
-    count = resolve_threads(n_threads)
+    count, numba = resolve_threads(n_threads), _numba()
     before_threads = numba.get_num_threads()
     with _single_blas, _one_at_a_time if _serial_layer() else nullcontext():
         numba.set_num_threads(count)
@@ -246,7 +270,7 @@ _one_at_a_time = threading.RLock()
 def _serial_layer() -> bool:
     """Return whether the threading layer cannot serve two Python threads at once, or is not chosen yet."""
     try:
-        return bool(_threading_layer() == "workqueue")
+        return bool(_numba().threading_layer() == "workqueue")
     except ValueError:
         return True
 
@@ -254,9 +278,9 @@ def _serial_layer() -> bool:
 def _before_fork() -> None:
     """Count other Numba code that ran in parallel as a use: its layer cannot go on in the child either."""
     global _first_parallel_pid
-    if _first_parallel_pid is None:
+    if _first_parallel_pid is None and not late.is_active():
         with suppress(ValueError):  # no layer is running
-            _threading_layer()
+            _numba().threading_layer()
             _first_parallel_pid = os.getpid()
 
 
@@ -289,7 +313,7 @@ def refuse_after_fork() -> None:
         _first_parallel_pid = pid
     elif _first_parallel_pid != pid:
         try:
-            layer = _threading_layer()
+            layer = _numba().threading_layer()
         except ValueError:  # no parallel region was entered before the fork
             layer = None
         if layer == "omp":

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import os
 
-import numba
-
 
 @functools.cache
 def start_layer() -> None:
@@ -15,6 +13,8 @@ def start_layer() -> None:
     By default they spin, and keep a thread that they wait for from its core: beside a busy process releases
     took twice as long. On an idle machine sleeping costs a few per cent. A choice of the user's stands.
     """
+    import numba
+
     chosen = any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))
     if not chosen:
         os.environ["OMP_WAIT_POLICY"] = "passive"

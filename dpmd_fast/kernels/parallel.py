@@ -12,12 +12,10 @@ positive, and a worker starts no loop of this kind itself.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from dpmd_fast.kernels.borrow import uncounted
 from dpmd_fast.kernels.jit import JIT_DISABLED
+from dpmd_fast.kernels.late import cgutils, intrinsic, types
 from dpmd_fast.kernels.layer import start_layer
 
 _I32, _I64, _VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()

@@ -11,16 +11,14 @@ import functools
 import importlib
 from typing import Any
 
-from numba import types
-
-_LETTERS = {
-    "f": types.float64,
-    "s": types.float32,
-    "i": types.int64,
-    "j": types.int32,
-    "u": types.uint64,
-    "h": types.uint16,
-    "b": types.boolean,
+LETTERS = {
+    "f": "float64",
+    "s": "float32",
+    "i": "int64",
+    "j": "int32",
+    "u": "uint64",
+    "h": "uint16",
+    "b": "bool",
 }
 # Types of arguments by kernel, and kernels by what runs together. One process compiles one group; the longest
 # come first.
@@ -63,8 +61,8 @@ _GROUPS: dict[str, dict[str, str]] = {
         "noise.exact_normal.fill": "u1 i1 i DIGITS",
     },
     "index": {
-        "search.index._split": "f2 i",
-        "search.index._pack_leaves": "f2 f1 i1 i2",
+        "search.index._split": "f2 i f1 i2 i1 i2 i2 i1",
+        "search.index._pack_leaves": "f2 f1 i1 i2 f2 f3 f2 f2 f2 f1",
     },
     "spectra": {
         "eigen.spectra._spectra": "f3 f2 f3 b1",
@@ -76,7 +74,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "chart_blocks.move_narrow": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 b1",
     },
     "leaves": {
-        "search.index._shift_leaves": "f3 f2 f2 i",
+        "search.index._shift_leaves": "f3 f2 f2 i s3 s2 s2 f1",
     },
     "features": {
         "sums.features._add": "f2 i CLIP f3 b1",
@@ -152,44 +150,50 @@ def dispatcher_of(name: str) -> Any:
 
 
 @functools.cache
+def words_of(name: str) -> tuple[str, ...]:
+    """Return the words for the types of the arguments of a kernel."""
+    return tuple(next(kernels[name] for kernels in _GROUPS.values() if name in kernels).split())
+
+
+@functools.cache
 def types_of(name: str) -> tuple[Any, ...]:
-    """Return the types of the arguments of a kernel."""
-    words = next(kernels[name] for kernels in _GROUPS.values() if name in kernels)
-    return tuple(_type(word) for word in words.split())
+    """Return Numba's types of the arguments of a kernel."""
+    return tuple(map(_type, words_of(name)))
 
 
 @functools.cache
 def _type(word: str) -> Any:
-    if word in _TUPLES:
-        return _TUPLES[word]()
-    base = _LETTERS[word[0]]
+    from numba import types
+
+    if word in TUPLES:
+        parts = [_type(part) for part in TUPLES[word].split()]
+        return types.NamedTuple(parts, _named(NAMED[word])) if word in NAMED else types.Tuple(parts)
+    base = getattr(types, LETTERS[word[0]].replace("bool", "boolean"))
     return types.Array(base, int(word[1:]), "C") if word[1:] else base
 
 
-def _named(module: str, name: str, words: str) -> Any:
-    kind = getattr(importlib.import_module(f"dpmd_fast.kernels.{module}"), name)
-    return types.NamedTuple([_type(word) for word in words.split()], kind)
+def _named(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(f"dpmd_fast.kernels.{module}"), name)
 
 
-def _tuple(words: str) -> Any:
-    return types.Tuple([_type(word) for word in words.split()])
-
-
-_TUPLES = {
-    "BALLS": lambda: _named(
-        "search.index",
-        "BallIndex",
-        "f2 i i i1 f3 f2 f2 s3 s2 s2 f1 f2 f2 f1 i2 i2 i1 f2 f2 f2 f1 f f",
-    ),
-    "CLIP": lambda: _named("sums.clip", "Clipping", "f f i"),
-    "DIGITS": lambda: _named("noise.exact_normal", "Tables", "i i h1 i1 i2"),
-    "PAIR": lambda: _tuple("f f"),
-    "SIZES": lambda: _tuple("i i f f"),
-    "SKETCH": lambda: _tuple("f1 f2 f2 s3 s2 s2"),
-    "BOXES": lambda: _tuple("f1 f1 f2 f2"),
-    "PLANES": lambda: _tuple("f2 f2"),
-    "SCREEN": lambda: _named("sums.screen", "Screen", "f1 s2 s3 f2 f1 f f"),
-    "POSTERIOR": lambda: _named(
-        "mixture.components", "PosteriorComponents", "f1 f1 f2 f3 f2 f3 f3 f2 b1 f3 f2 f1 b i b"
-    ),
+#: Words for tuples, and what they are made of.
+TUPLES = {
+    "BALLS": "f2 i i i1 f3 f2 f2 s3 s2 s2 f1 f2 f2 f1 i2 i2 i1 f2 f2 f2 f1 f f",
+    "CLIP": "f f i",
+    "DIGITS": "i i h1 i1 i2",
+    "PAIR": "f f",
+    "SIZES": "i i f f",
+    "SKETCH": "f1 f2 f2 s3 s2 s2",
+    "BOXES": "f1 f1 f2 f2",
+    "PLANES": "f2 f2",
+    "SCREEN": "f1 s2 s3 f2 f1 f f",
+    "POSTERIOR": "f1 f1 f2 f3 f2 f3 f3 f2 b1 f3 f2 f1 b i b",
+}
+NAMED = {
+    "BALLS": "search.index.BallIndex",
+    "CLIP": "sums.clip.Clipping",
+    "DIGITS": "noise.exact_normal.Tables",
+    "SCREEN": "sums.screen.Screen",
+    "POSTERIOR": "mixture.components.PosteriorComponents",
 }

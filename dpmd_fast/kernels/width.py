@@ -14,18 +14,23 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import numba
-from numba.core.codegen import get_host_cpu_features
+from dpmd_fast.kernels import late
 
-_config: Any = numba.config
 _SWITCH = "DPMD_FAST_LANES"
 NARROW, WIDE = 4, 8
 
 
 def target_features() -> str:
     """Return the features of the processor that Numba compiles for, as LLVM writes them: ``+avx,-avx2``."""
-    given = _config.CPU_FEATURES
-    return str(get_host_cpu_features() if given is None else given)
+    if late.is_active():  # then nothing is set that would make Numba compile for another one
+        from llvmlite.binding import get_host_cpu_features
+
+        return str(get_host_cpu_features().flatten())
+    import numba
+    from numba.core import codegen
+
+    config: Any = numba.config
+    return str(codegen.get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES)
 
 
 def width_for(features: str) -> int:

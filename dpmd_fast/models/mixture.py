@@ -67,6 +67,8 @@ class Mixture:
         Of a loaded mixture: who vouches for it, None if it is not signed.
     """
 
+    kind = "mixture"
+
     guarantee: Guarantee
     weights: Floats = field(repr=False)
     means: Floats = field(repr=False)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,6 +54,8 @@ class OtherVersion(UserRuntimeError):  # noqa: N818
 @functools.cache
 def code_version() -> str:
     """Return the version of the package with a digest of all its code, and of what compiles its kernels."""
+    import numba
+
     total = hashlib.sha256(f"{numba.__version__} {np.__version__} {kernel_digest()}".encode())
     package = Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):

@@ -7,6 +7,7 @@ principal axes, and the length of the rest. `balls.py` says how it bounds distan
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -55,19 +56,19 @@ class BallIndex(NamedTuple):
 
 def build_index(Y: np.ndarray, radius: float, *, finest: int = LEAF) -> BallIndex:
     """Index the rows of `Y` for balls of one radius; each run of `finest` rows in leaf order lies close."""
-    with single_blas():
+    with single_blas() if Y.shape[1] > _SKETCH_ALL else nullcontext():  # few columns are not rotated
         return _build_index(Y, radius, finest)
 
 
 def _build_index(Y: np.ndarray, radius: float, finest: int) -> BallIndex:
     n, D = Y.shape
     sample = np.asarray(Y[:: max(1, n // 4096)], dtype=np.float64)
-    center = np.median(sample, axis=0)  # not the mean: one far record must not cost the others their digits
+    center = _medians(sample)  # not the mean: one far record must not cost the others their digits
     axes, depth, whole = _leading_axes(sample - center, radius)
     coordinates, rests = _sketch(Y, center, axes, radius, whole)
     # the rest is one more sketch coordinate: its difference bounds the distance from below
     points = coordinates if whole else np.hstack([coordinates, rests[:, None]])
-    order, children, spans, leaf_nodes = _split(points, finest)
+    order, children, spans, leaf_nodes = _tree(points, finest)
     if depth < axes.shape[1]:
         axes, rests = np.ascontiguousarray(axes[:, :depth]), _lengths(coordinates[:, depth:], rests)
         points = np.hstack([coordinates[:, :depth], rests[:, None]])
@@ -75,9 +76,9 @@ def _build_index(Y: np.ndarray, radius: float, finest: int) -> BallIndex:
     rows = aligned_zeros((n, width))
     rows[:, :D] = Y[order]
     rows[:, D] = 1.0
-    sketch, leaf_rests, low, high, sizes = _pack_leaves(points, rests, order, children)
+    sketch, leaf_rests, low, high, sizes = _packed(points, rests, order, children)
     middles = np.ascontiguousarray(0.5 * (low + high)[leaf_nodes, :depth])
-    single, single_half_norms, single_rests, spreads = _shift_leaves(sketch, leaf_rests, middles, n)
+    single, single_half_norms, single_rests, spreads = _shifted(sketch, leaf_rests, middles, n)
     return BallIndex(
         rows=rows,
         columns=D,
@@ -116,7 +117,7 @@ def sketch_queries(index: BallIndex, X: np.ndarray) -> tuple[np.ndarray, np.ndar
 def visiting_order(index: BallIndex, X: np.ndarray) -> np.ndarray:
     """Return an order of the rows of `X` in which neighbours follow each other, for the caches."""
     with single_blas():
-        return _split(sketch_queries(index, X)[0], LEAF)[0]
+        return _tree(sketch_queries(index, X)[0], LEAF)[0]
 
 
 def pad_queries(index: BallIndex, X: np.ndarray) -> np.ndarray:
@@ -125,6 +126,15 @@ def pad_queries(index: BallIndex, X: np.ndarray) -> np.ndarray:
     padded[:, : index.columns] = X
     padded[:, index.columns] = 1.0
     return padded
+
+
+def _medians(sample):
+    """Return the medians of columns, as ``numpy.median`` does, which imports masked arrays for it."""
+    n = len(sample)
+    middle = [n // 2] if n % 2 else [n // 2 - 1, n // 2]
+    ordered = np.partition(sample, [*middle, n - 1], axis=0)
+    medians = np.mean(ordered[middle[0] : middle[-1] + 1], axis=0)
+    return np.where(np.isnan(ordered[-1]), np.nan, medians)  # NaN is last
 
 
 def _leading_axes(sample, radius):
@@ -218,20 +228,47 @@ def _select(keys, order, start, stop, at):
             return
 
 
+# Python makes the arrays that the kernels below fill: a quarter of the time to compile them less.
+
+
+def _tree(points, finest):
+    """Return the order of points in leaves, and the tree above them: children, spans, nodes of leaves."""
+    n = len(points)
+    n_leaves = (n + LEAF - 1) // LEAF
+    order, leaf_nodes = np.arange(n), np.empty(n_leaves, np.int64)
+    children, spans = np.empty((2, 2 * n_leaves - 1, 2), np.int64)
+    _split(points, finest, np.empty(n), np.empty((128, 3), np.int64), order, children, spans, leaf_nodes)
+    return order, children, spans, leaf_nodes
+
+
+def _packed(points, rests, order, children):
+    """Return sketches and rests by leaf, and boxes and sizes of the nodes."""
+    depth, n_leaves, nodes = points.shape[1], (len(points) + LEAF - 1) // LEAF, len(children)
+    sketch = np.zeros((n_leaves, depth, LEAF))
+    norms, leaf_rests = np.zeros((n_leaves, LEAF)), np.zeros((n_leaves, LEAF))
+    low, high = np.full((nodes, depth), np.inf), np.full((nodes, depth), -np.inf)
+    sizes = np.zeros(nodes)
+    _pack_leaves(points, rests, order, children, norms, sketch, leaf_rests, low, high, sizes)
+    return sketch, leaf_rests, low, high, sizes
+
+
+def _shifted(sketch, rests, middles, n):
+    """Return the leaves about their centres in single precision, half norms, rests and largest norms."""
+    n_leaves, depth = middles.shape
+    single = np.empty((n_leaves, depth, LEAF), np.float32)
+    half_norms, single_rests = np.empty((2, n_leaves, LEAF), np.float32)
+    spreads = np.empty(n_leaves)
+    _shift_leaves(sketch, rests, middles, n, single, half_norms, single_rests, spreads)
+    return single, half_norms, single_rests, spreads
+
+
 @kernel
-def _split(points, finest):
-    """Split at medians along the longest side, at multiples of 64 points; return order and tree.
+def _split(points, finest, keys, stack, order, children, spans, leaf_nodes):
+    """Split at medians along the longest side, at multiples of 64 points; fill in the tree, sort `order`.
 
     Inside a leaf the splits go on, at multiples of `finest`, for the order alone.
     """
     n, depth = points.shape
-    n_leaves = (n + LEAF - 1) // LEAF
-    order = np.arange(n)
-    keys = np.empty(n)
-    children = np.empty((2 * n_leaves - 1, 2), np.int64)
-    spans = np.empty((2 * n_leaves - 1, 2), np.int64)
-    leaf_nodes = np.empty(n_leaves, np.int64)
-    stack = np.empty((128, 3), np.int64)
     stack[0, 0] = 0
     stack[0, 1] = 0
     stack[0, 2] = n
@@ -282,19 +319,11 @@ def _split(points, finest):
         stack[top + 1, 1] = start
         stack[top + 1, 2] = middle
         top += 2
-    return order, children, spans, leaf_nodes
 
 
 @kernel
-def _pack_leaves(points, rests, order, children):
+def _pack_leaves(points, rests, order, children, norms, sketch, leaf_rests, low, high, sizes):
     n, depth = points.shape
-    n_leaves = (n + LEAF - 1) // LEAF
-    sketch = np.zeros((n_leaves, depth, LEAF))
-    norms = np.zeros((n_leaves, LEAF))
-    leaf_rests = np.zeros((n_leaves, LEAF))
-    low = np.full((len(children), depth), np.inf)
-    high = np.full((len(children), depth), -np.inf)
-    sizes = np.zeros(len(children))
     for position in range(n):
         leaf, slot, i = position // LEAF, position % LEAF, order[position]
         norm = 0.0
@@ -318,7 +347,6 @@ def _pack_leaves(points, rests, order, children):
                 low[node, k] = min(low[children[node, 0], k], low[children[node, 1], k])
                 high[node, k] = max(high[children[node, 0], k], high[children[node, 1], k])
             sizes[node] = max(sizes[children[node, 0]], sizes[children[node, 1]])
-    return sketch, leaf_rests, low, high, sizes
 
 
 @device(memory=True)
@@ -347,15 +375,9 @@ def shift_leaf(sketch, lengths, here, middle, single, half_norms, rests):
 
 
 @kernel
-def _shift_leaves(sketch, rests, middles, n):
-    n_leaves, depth = middles.shape
-    single = np.empty((n_leaves, depth, LEAF), np.float32)
-    half_norms = np.empty((n_leaves, LEAF), np.float32)
-    single_rests = np.empty((n_leaves, LEAF), np.float32)
-    spreads = np.empty(n_leaves)
-    for leaf in range(n_leaves):
+def _shift_leaves(sketch, rests, middles, n, single, half_norms, single_rests, spreads):
+    for leaf in range(len(spreads)):
         here = min(LEAF, n - leaf * LEAF)
         spreads[leaf] = shift_leaf(
             sketch[leaf], rests[leaf], here, middles[leaf], single[leaf], half_norms[leaf], single_rests[leaf]
         )
-    return single, half_norms, single_rests, spreads

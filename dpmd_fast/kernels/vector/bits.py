@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED
+from dpmd_fast.kernels.late import intrinsic, types
 from dpmd_fast.kernels.vector.lanes import I64, fused, integer, pointer_to, splat
 from dpmd_fast.kernels.width import WIDTH
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, device, kernel
+from dpmd_fast.kernels.late import intrinsic, types
 from dpmd_fast.kernels.vector.lanes import F64, I64, integer
 
 _LOG2_E = 1.4426950408889634

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED
+from dpmd_fast.kernels.late import cgutils, intrinsic, types
 from dpmd_fast.kernels.width import WIDTH
 
 LANES = 4  # doubles in a group

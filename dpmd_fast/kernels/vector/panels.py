@@ -7,11 +7,9 @@ product over the rows reads memory in one direction. `tiles.py` multiplies panel
 from __future__ import annotations
 
 import numpy as np
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, device
+from dpmd_fast.kernels.late import cgutils, intrinsic, types
 from dpmd_fast.kernels.vector.lanes import (
     I64,
     LANES,

@@ -7,10 +7,9 @@ row and its column alone. Rows are taken by fours, columns by up to three vector
 from __future__ import annotations
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, device
+from dpmd_fast.kernels.late import intrinsic, types
 from dpmd_fast.kernels.vector.lanes import (
     LANES,
     SPAN,

@@ -1,0 +1,130 @@
+"""Numba, imported when something is to be compiled.
+
+To import Numba takes longer than to move a million points. The package calls `begin` before its first
+kernel: from then on the decorators of `jit.py` give stand-ins, which know the function and nothing else.
+When kernels are wanted, `arrive` imports Numba and puts what it makes of every function in the place of its
+stand-in; after that all is as if Numba had been there from the start. Where nothing is compiled yet, other
+processes have begun to do so before that (`compilation.py`). ``dpmd-fast transform`` calls `avoid`: it runs
+the compiled code of `saved.py`, and Numba arrives only if some of it is missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_SWITCH = "DPMD_FAST_CACHE"
+_MODULES = {"types": "numba.core.types", "cgutils": "numba.core.cgutils"}
+_HARMLESS = {"NUMBA_CACHE_DIR"}  # of Numba's settings: all others are Numba's to read
+_SETTINGS = ".numba_config.yaml"  # Numba's file of settings, in the folder that a program runs in
+_lock = threading.RLock()
+_active = _avoided = False
+
+
+def begin() -> None:
+    """Do without Numba for now, if it is not there yet and nothing was asked for that only it understands."""
+    global _active
+    if "numba" in sys.modules or "dpmd_fast.kernels.jit" in sys.modules:
+        return
+    _active = is_usual() and os.environ.get(_SWITCH, "1") != "0"
+
+
+def avoid() -> None:
+    """Do without Numba altogether, if all compiled kernels are there.
+
+    Calls of kernels then take longer by tens of microseconds, which counts for single rows only.
+    """
+    global _avoided
+    begin()
+    _avoided = _active
+
+
+def is_avoided() -> bool:
+    return _avoided and _active
+
+
+def is_usual() -> bool:
+    """Return whether code compiled here is what Numba makes by default on this kind of machine."""
+    settings = {name for name in os.environ if name.startswith("NUMBA_")}
+    usual = sys.platform == "linux" and sys.byteorder == "little" and sys.maxsize > 2**32
+    return usual and settings <= _HARMLESS and not os.path.exists(_SETTINGS)
+
+
+def is_active() -> bool:
+    """Return whether kernels are stand-ins, and Numba has not been needed so far."""
+    return _active
+
+
+class _Late:
+    """A module of Numba that is imported when something of it is used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
+
+def __getattr__(name: str) -> Any:
+    """Return `types` or `cgutils`."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _Late(_MODULES[name]) if _active else importlib.import_module(_MODULES[name])
+
+
+class StandIn:
+    """A function that Numba has not seen: a kernel, a helper or an intrinsic."""
+
+    def __init__(self, function: Callable[..., Any], make: Callable[[Any], Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._make = function, make
+        self._made: Any = None
+        self.code: Callable[[tuple[Any, ...]], Any] | None = None  # that of `saved.py`
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.code is not None and (result := self.code(arguments)) is not NotImplemented:
+            return result
+        arrive()
+        return self.made()(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        arrive()
+        return getattr(self.made(), name)
+
+    def made(self) -> Any:
+        """Return what Numba makes of the function."""
+        if self._made is None:
+            self._made = self._make(self._function)
+        return self._made
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """Return Numba's intrinsic, or a stand-in for it."""
+    return StandIn(function, _intrinsic) if _active else _intrinsic(function)
+
+
+def _intrinsic(function: Callable[..., Any]) -> Any:
+    from numba.extending import intrinsic
+
+    return intrinsic(function)
+
+
+def arrive() -> None:
+    """Import Numba and let it make what stand-ins stand for, in all modules of the package."""
+    global _active
+    with _lock:
+        if not _active:
+            return
+        _active = False  # before anything is made: what is imported meanwhile is made at once
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == "dpmd_fast":
+                for key, value in list(vars(module).items()):
+                    if isinstance(value, StandIn):
+                        setattr(module, key, value.made())

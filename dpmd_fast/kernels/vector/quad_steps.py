@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, device
+from dpmd_fast.kernels.late import intrinsic, types
 from dpmd_fast.kernels.vector.lanes import (
     F64,
     LANES,

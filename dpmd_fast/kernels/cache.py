@@ -25,7 +25,14 @@ _PRIVATE = ("dpmd-fast", "kernels")  # below the user's folder for caches
 
 def is_trusted_folder(folder: str) -> bool:
     """Return whether only this user and root can have written into `folder`, or exchanged it."""
-    return not hasattr(os, "geteuid") or _first_open_to_others(os.path.realpath(folder)) is None
+    return trusted_path_of(folder) is not None
+
+
+def trusted_path_of(folder: str) -> str | None:
+    """Return the path without links of a folder, the one to use if it is trusted; None if it is not."""
+    real = os.path.realpath(folder)  # once: a link could be turned elsewhere between a look and the next
+    open_to_others = hasattr(os, "geteuid") and _first_open_to_others(real) is not None
+    return None if open_to_others else real
 
 
 def _first_open_to_others(path: str) -> str | None:

@@ -195,7 +195,7 @@ _first_parallel_pid: int | None = None
 
 def resolve_threads(n_threads: int | None) -> int:
     """Return the number of threads a kernel will use: all that Numba may use, or fewer if asked."""
-    if late.is_active():  # as Numba counts them
+    if late.is_absent():  # as Numba counts them
         most = max(1, len(os.sched_getaffinity(0)))
         return most if n_threads is None else max(1, min(int(n_threads), most))
     most = int(_numba().config.NUMBA_NUM_THREADS)
@@ -278,7 +278,7 @@ def _serial_layer() -> bool:
 def _before_fork() -> None:
     """Count other Numba code that ran in parallel as a use: its layer cannot go on in the child either."""
     global _first_parallel_pid
-    if _first_parallel_pid is None and not late.is_active():
+    if _first_parallel_pid is None and not late.is_absent():
         with suppress(ValueError):  # no layer is running
             _numba().threading_layer()
             _first_parallel_pid = os.getpid()

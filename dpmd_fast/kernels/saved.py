@@ -1,12 +1,15 @@
 """Compiled kernels as plain machine code, for processes that do without Numba (`late.py`).
 
 Beside each kernel that Numba puts into its cache, `keep` writes the same object code to a file of its own,
-with a line in front that says for what it was compiled and which functions it calls. `load` checks all of
+with lines in front that say for what it was compiled and which functions it calls. `load` checks all of
 that, links the code and gives it to the stand-in of the kernel. It runs with the arguments that
 `signatures.py` names and no others; whatever does not fit is left to Numba, as are kernels that take named
 tuples or return something.
 
-    one line of JSON: key, symbol, calls, sha256     object code
+    SHA-256 of all that follows     one line of JSON: key, symbol, calls     object code
+
+The digest finds damage. It keeps nobody out: files are trusted for where they are, as Numba's are
+(`cache.py`).
 
 Numba's functions take a place for the result, one for an exception, and then every number of every
 argument: for an array who owns it (nobody here), its size, its address, its shape and its strides.
@@ -24,14 +27,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpmd_fast.kernels import late
-from dpmd_fast.kernels.cache import is_trusted_file, is_trusted_folder, opened_for_write
+from dpmd_fast.kernels.cache import is_trusted_file, is_trusted_folder, opened_for_write, trusted_path_of
 from dpmd_fast.kernels.signatures import LETTERS, NAMED, TUPLES, words_of
 
 _PACKAGE = "dpmd_fast.kernels."
@@ -45,22 +48,25 @@ def keep(function: Any, compiled: Any) -> None:
     if not late.is_usual() or not function.__module__.startswith(_PACKAGE):
         return
     name = f"{function.__module__.removeprefix(_PACKAGE)}.{function.__name__}"
-    folder = _folder()
     if str(compiled.signature.return_type) != "none" or any(word in NAMED for word in words_of(name)):
         return
     with suppress(FileExistsError):
-        os.mkdir(folder, 0o755)
-    if not is_trusted_folder(folder):
+        os.mkdir(_folder(), 0o755)
+    path = _trusted_path(name)
+    if path is None:
         return
     code = bytes(compiled.library._get_compiled_object())
     about = {
         "key": _key(name),
         "symbol": compiled.fndesc.llvm_func_name,
         "calls": list(_undefined(code)),
-        "sha256": hashlib.sha256(code).hexdigest(),
     }
-    with opened_for_write(_path(name)) as file:
-        file.write(json.dumps(about).encode() + b"\n" + code)
+    with opened_for_write(path) as file:
+        file.write(_sealed(json.dumps(about).encode() + b"\n" + code))
+
+
+def _sealed(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
 def load(names: Sequence[str]) -> bool:
@@ -112,14 +118,17 @@ def _loaded(name: str) -> _Code | None:
 
 def _read(name: str) -> tuple[dict[str, Any], bytes] | None:
     """Return what is said about the code of a kernel, and the code; None if it is not to be run."""
-    path = _path(name)
-    if not is_trusted_folder(os.path.dirname(path)) or not is_trusted_file(path):
+    path = _trusted_path(name)
+    if path is None or not is_trusted_file(path):
         return None
     with open(path, "rb") as file:
-        line, _, code = file.read(_LARGEST).partition(b"\n")
+        whole = file.read(_LARGEST)
+    _, _, content = whole.partition(b"\n")
+    if whole != _sealed(content):
+        return None
+    line, _, code = content.partition(b"\n")
     about = json.loads(line)
-    current = about["key"] == _key(name) and about["sha256"] == hashlib.sha256(code).hexdigest()
-    return (about, code) if current else None
+    return (about, code) if about["key"] == _key(name) else None
 
 
 def _folder() -> str:
@@ -127,8 +136,10 @@ def _folder() -> str:
     return os.path.join(given, "dpmd-fast") if given else str(Path(__file__).parent / "__pycache__")
 
 
-def _path(name: str) -> str:
-    return os.path.join(os.path.realpath(_folder()), f"{name}.code")
+def _trusted_path(name: str) -> str | None:
+    """Return where the code of a kernel is or will be; None if others could write there."""
+    folder = trusted_path_of(_folder())
+    return None if folder is None else os.path.join(folder, f"{name}.code")
 
 
 def _key(name: str) -> str:
@@ -145,17 +156,8 @@ def _surroundings() -> str:
     from dpmd_fast.kernels.width import WIDTH
 
     processor = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    version = (_numba_folder() / "_version.py").read_bytes()
-    parts = (WIDTH, kernel_digest(), sys.version, llvmlite.__version__, version, *processor)
-    return repr(parts)
-
-
-def _numba_folder() -> Path:
-    """Return where Numba is, without importing it."""
-    spec = find_spec("numba")
-    if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError("numba")
-    return Path(spec.submodule_search_locations[0])
+    versions = sys.version, llvmlite.__version__, late.numba_version()
+    return repr((WIDTH, kernel_digest(), *versions, *processor))
 
 
 def _undefined(code: bytes) -> Iterator[str]:
@@ -209,7 +211,7 @@ _linker = functools.cache(_Linker)
 def _library(path: str) -> Any:
     """Load an extension module of Numba's by itself."""
     for suffix in EXTENSION_SUFFIXES:
-        file = _numba_folder() / f"{path}{suffix}"
+        file = late.numba_folder() / f"{path}{suffix}"
         if file.exists():
             name = file.name.partition(".")[0]
             loader = ExtensionFileLoader(name, str(file))
@@ -272,7 +274,9 @@ def _append_array(word: str, value: Any, numbers: list[Any]) -> bool:
 
 
 def _append_number(word: str, value: Any, numbers: list[Any]) -> bool:
-    if type(value) is not {"f": float, "i": int}.get(word):
-        return False
-    numbers.append(value)
-    return True
+    fits = type(value) is {"f": float, "i": int}.get(word)
+    if fits and word == "i":
+        fits = -(2**63) <= value < 2**63  # ctypes would cut it off
+    if fits:
+        numbers.append(value)
+    return fits

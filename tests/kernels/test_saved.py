@@ -84,6 +84,8 @@ def digest_of(path):
 @pytest.fixture(scope="module")
 def cache(files, tmp_path_factory):
     """A folder in which the kernels of both transforms have been compiled."""
+    if late._minor_version() not in late.TESTED_VERSIONS:
+        pytest.skip("Numba is imported at once")
     folder = tmp_path_factory.mktemp("cache")
     for name in ("few", "many"):  # other processes compile, this one needs no Numba even then
         assert transform(files, name, folder) == (False, digest_of(files / f"{name}-clean.npy"))
@@ -107,30 +109,48 @@ def cut(path):
 
 
 def flip(path):
-    line, _, code = path.read_bytes().partition(b"\n")
-    path.write_bytes(line + b"\n" + code[:5000] + bytes([code[5000] ^ 1]) + code[5001:])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+
+
+def damage_the_name(path):
+    """Let the file name another function of the same code: the wrapper that Python calls."""
+    whole = path.read_bytes()
+    at = whole.index(b'"symbol": "_ZN') + len(b'"symbol": "_ZN')
+    path.write_bytes(whole[:at] + b"7cpython" + whole[at:])
+
+
+def rewrite(path, change):
+    """Write other words about the code, with the digest that they need."""
+    _, line, code = path.read_bytes().split(b"\n", 2)
+    about = json.loads(line)
+    change(about)
+    path.write_bytes(saved._sealed(json.dumps(about).encode() + b"\n" + code))
 
 
 def call_another(path):
     """Let the code need a function that is nowhere."""
-    line, _, code = path.read_bytes().partition(b"\n")
-    about = json.loads(line)
-    about["calls"].append("a_function_that_is_nowhere")
-    path.write_bytes(json.dumps(about).encode() + b"\n" + code)
+    rewrite(path, lambda about: about["calls"].append("a_function_that_is_nowhere"))
 
 
 def date_back(path):
     """Let the code be that of other sources."""
-    line, _, code = path.read_bytes().partition(b"\n")
-    about = {**json.loads(line), "key": hashlib.sha256(b"older").hexdigest()}
-    path.write_bytes(json.dumps(about).encode() + b"\n" + code)
+    rewrite(path, lambda about: about.update(key=hashlib.sha256(b"older").hexdigest()))
+
+
+def replace_by_a_link(path):
+    path.rename(path.with_suffix(".moved"))
+    path.symlink_to(path.with_suffix(".moved"))
 
 
 def open_to_all(path):
     path.chmod(0o666)
 
 
-@pytest.mark.parametrize("change", [cut, flip, call_another, date_back, open_to_all, Path.unlink])
+CHANGES = [cut, flip, damage_the_name, call_another, date_back, open_to_all, replace_by_a_link, Path.unlink]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_code_that_is_not_as_it_was_written_is_not_run(files, cache, change):
     path = cache / "dpmd-fast" / "charts._move.code"
     before, mode = path.read_bytes(), path.stat().st_mode
@@ -138,6 +158,7 @@ def test_code_that_is_not_as_it_was_written_is_not_run(files, cache, change):
     try:
         assert transform(files, "few", cache) == (True, digest_of(files / "few-clean.npy"))
     finally:
+        path.unlink(missing_ok=True)
         path.write_bytes(before)
         path.chmod(mode & 0o777)
     assert not transform(files, "few", cache)[0]
@@ -192,6 +213,7 @@ def test_arguments_of_other_types_do_not_fit():
         (frozen, *good[1:]),
         (good[0], 4.0, *good[2:]),
         (good[0], True, *good[2:]),
+        (good[0], 2**63, *good[2:]),
         (*good[:2], 1, good[3]),
         (*good[:3], (1, 2, 3.0)),
         (*good[:3], [1, 2, 3.0, 4.0]),

@@ -235,7 +235,7 @@ def _tree(points, finest):
     """Return the order of points in leaves, and the tree above them: children, spans, nodes of leaves."""
     n = len(points)
     n_leaves = (n + LEAF - 1) // LEAF
-    order, leaf_nodes = np.arange(n), np.empty(n_leaves, np.int64)
+    order, leaf_nodes = np.arange(n, dtype=np.int64), np.empty(n_leaves, np.int64)
     children, spans = np.empty((2, 2 * n_leaves - 1, 2), np.int64)
     _split(points, finest, np.empty(n), np.empty((128, 3), np.int64), order, children, spans, leaf_nodes)
     return order, children, spans, leaf_nodes

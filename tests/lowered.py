@@ -87,10 +87,10 @@ def truncated_square(A, B):
 
 
 @kernel
-def add_chart(x, near, frames, slopes, gaps, sums, totals):
-    width = x.shape[1]
+def add_chart(x, near, frames, slopes, masses, gaps, sums, totals):
+    count, columns = len(near) - 1, x.shape[1]
     planes.add_chart(
-        x, near, 0, len(near) - 1, frames, slopes, 0, width, 5, 1.0, 1.0, 1.0, 0, gaps, sums, totals
+        x, near, 0, count, frames, slopes, 0, 5, columns, masses, 0, 1.0, 1.0, 0, gaps, sums, totals
     )
 
 
@@ -113,7 +113,7 @@ _TYPES = {
     pack: (_F1, _F1, _F1),
     truncate: (_F1,),
     truncated_square: (_F1, _F1),
-    add_chart: (_F2, _J1, _F1, _F1, _F1, _F2, _F1),
+    add_chart: (_F2, _I1, _F1, _F1, _F1, _F1, _F2, _F2),
     exponentials: (_F1, _F1),
 }
 

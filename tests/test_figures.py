@@ -117,7 +117,7 @@ def test_a_changed_source_changes_the_page(tmp_path, monkeypatch):
     monkeypatch.setitem(figures.SHORT, "results", tmp_path)
     changed = figures.rendered(PAGES["README.md"])
     shown = figures.digits(rate)
-    assert changed == PAGES["README.md"].replace(f"{shown} records a second", "120,000 records a second")
+    assert changed == PAGES["README.md"].replace(f"| {shown} / ", "| 120,000 / ")
     assert changed != PAGES["README.md"]
 
 

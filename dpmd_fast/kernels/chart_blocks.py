@@ -200,7 +200,7 @@ def _move_blocks(sketch_of, add, sum_of, places_of, unit, charts, strength, pass
     width, stride, n_leaves = across.shape[1], frames.shape[1], len(low)
     h2, scale = radius * radius, 1.0 / radius
     share, one = 1.0 / h2, np.uint64(1)
-    most = min(BLOCK, m)
+    most = max(1, min(BLOCK, m))
     pitch, length = most + POINTS, unit * D if unit > 1 else width
     points, turned, shifted = np.empty((most, room)), np.empty((depth + 1, most)), np.empty(room, np.float32)
     lengths, norms, gaps, left = np.empty(most), np.empty(most), np.empty(most), np.empty(width)

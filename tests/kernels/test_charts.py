@@ -85,3 +85,12 @@ def test_a_record_without_place_is_out_of_reach(bad, D):
     assert reached.tolist() == [True, False] * 50
     np.testing.assert_array_equal(moved[1::2], X[1::2])
     np.testing.assert_array_equal(moved[::2], move(field, X[::2])[0])
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("D", [3, 9])
+def test_no_points(D):
+    centers, tangents, masses, _ = charts(D, 2, 10)
+    moved, reached = move(make_field(centers, tangents, masses, 1.0), np.empty((0, D)))
+    assert moved.shape == (0, D)
+    assert reached.shape == (0,)

@@ -161,6 +161,13 @@ def _make_add(count):
 
         return sig, codegen
 
+    return add
+
+
+def _make_plain_add(count):
+    """Return the twin in NumPy of what `_make_add` returns."""
+    slots = count + 1
+
     def plain_add(x, near, n0, frames, slopes, f0, columns, masses, m0, h2, share, how, gaps, sums, totals):
         def rows(values):
             cells = values.reshape(-1)[f0 : f0 + slots * LANES * columns].reshape(columns, slots, LANES)
@@ -176,10 +183,11 @@ def _make_add(count):
             )
             totals[q] += weight
 
-    return plain_add if JIT_DISABLED else add
+    return plain_add
 
 
-_f1, _f2, _f3, _f5, _f7 = (_make_add(count) for count in _DIRECTIONS)
+_make = _make_plain_add if JIT_DISABLED else _make_add
+_f1, _f2, _f3, _f5, _f7 = (_make(count) for count in _DIRECTIONS)
 
 
 @device(inline=True)

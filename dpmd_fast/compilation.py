@@ -314,11 +314,15 @@ def _serve() -> NoReturn:
 
     Prints the name of each and the seconds it took, and an empty line after a group.
     """
+    from dpmd_fast.kernels import late
     from dpmd_fast.kernels.signatures import dispatcher_of, types_of
 
     gc.disable()  # an eighth of the time, for 100 MB more
-    # Numba imports it wherever it is installed, and measures nothing with it here
-    sys.modules.setdefault("coverage", None)  # type: ignore[arg-type]
+    # Numba imports these wherever they are installed, for what no kernel has: coverage of tests, matrix
+    # products, functions in C, settings in a file that is not there.
+    unused = ("coverage", "scipy.linalg", "cffi", *(() if os.path.exists(late.SETTINGS) else ("yaml",)))
+    for name in unused:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     lines: SimpleQueue[str] = SimpleQueue()
 
     def listen() -> None:

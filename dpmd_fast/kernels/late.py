@@ -32,7 +32,7 @@ _TESTED_MACHINES = ("x86_64",)
 _SWITCH = "DPMD_FAST_CACHE"
 _MODULES = {"types": "numba.core.types", "cgutils": "numba.core.cgutils"}
 _HARMLESS = {"NUMBA_CACHE_DIR"}  # of Numba's settings: all others are Numba's to read
-_SETTINGS = ".numba_config.yaml"  # Numba's file of settings, in the folder that a program runs in
+SETTINGS = ".numba_config.yaml"  # Numba's file of settings, in the folder that a program runs in
 _lock = threading.RLock()
 _active = _avoided = False
 
@@ -63,7 +63,7 @@ def is_usual() -> bool:
     """Return whether code compiled here is what Numba makes by default on this kind of machine."""
     settings = {name for name in os.environ if name.startswith("NUMBA_")}
     usual = sys.platform == "linux" and os.uname().machine in _TESTED_MACHINES and sys.maxsize > 2**32
-    unset = settings <= _HARMLESS and not os.path.exists(_SETTINGS)
+    unset = settings <= _HARMLESS and not os.path.exists(SETTINGS)
     return usual and unset and _minor_version() in TESTED_VERSIONS
 
 

@@ -16,6 +16,9 @@ from dpmd_fast.privacy import accounting
 
 Conversion: TypeAlias = Literal["gdp", "zcdp", "paper"]
 _CONVERSIONS = ("gdp", "zcdp", "paper")
+# Every epsilon and delta between these buys a positive and finite rho, with each conversion: it is computed
+# when it is asked for, since that imports SciPy, which takes longer than to read a model.
+_ORDINARY = (1e-6, 1e6), (1e-100, 0.25)
 
 
 class BudgetExceeded(UserError):  # noqa: N818  (a public name other programs rely on)
@@ -66,7 +69,9 @@ class Budget:
         object.__setattr__(self, "epsilon", checked("epsilon", self.epsilon, positive=True))
         object.__setattr__(self, "delta", checked("delta", self.delta, positive=True, below=1.0))
         _check_conversion(self.conversion)
-        if not 0.0 < 2.0 * self.rho < math.inf:  # mu^2
+        (least, most), (rarest, largest) = _ORDINARY
+        ordinary = least <= self.epsilon <= most and rarest <= self.delta <= largest
+        if not ordinary and not 0.0 < 2.0 * self.rho < math.inf:  # mu^2
             raise UserValueError(
                 f"epsilon = {self.epsilon!r}, delta = {self.delta!r}: they buy rho = {self.rho!r}, "
                 "which must be positive and finite",

@@ -87,7 +87,8 @@ def test_what_a_model_needs_to_move_points_is_all_that_is_imported(tmp_path):
         """
         import json, sys
         import numpy as np
-        from dpmd_fast import Atlas
+        from dpmd_fast import Atlas, Budget
+        Budget(1.0, 1e-6)
         for path in sys.argv[1:]:
             Atlas.load(path).transform(np.zeros((1, 2)))
         unwanted = {"scipy.special", "scipy.linalg", "numba.np.linalg"}

@@ -272,7 +272,8 @@ class Preprocessor:
         for part in parts:
             scaled = self._scaled(points[part])
             np.clip(scaled, -self.clip, self.clip, out=before[part])
-            np.any(np.abs(scaled) > self.clip, axis=1, out=clipped[part])
+            over = np.abs(scaled) > self.clip
+            clipped[part] = over.any(axis=1) if over.any() else False  # most blocks have none
             if beyond is not None:
                 beyond[part] = scaled
         after, reached = move(before)
@@ -283,8 +284,9 @@ class Preprocessor:
         out = np.empty(points.shape)
         with np.errstate(over="ignore"):
             for part in parts:
-                new = after[part]
-                out[part] = np.where(new == before[part], points[part], self._original(new))
+                new, target = after[part], out[part]
+                target[...] = self._original(new)
+                np.copyto(target, points[part], where=new == before[part])
         return out, reached, clipped
 
     def to_dict(self) -> dict[str, Any]:

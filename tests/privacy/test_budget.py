@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from dpmd_fast.privacy import budget as budget_module
 from dpmd_fast.privacy.accounting import gdp_delta
 from dpmd_fast.privacy.budget import Budget, BudgetExceeded, resolve_schedule
 
@@ -77,6 +80,23 @@ def test_bad_conversion_is_refused(bad):
 def test_a_budget_that_rounds_to_nothing_is_refused():
     with pytest.raises(ValueError, match=r"rho = 0\.0, which must be positive"):
         Budget(1e-300, 1e-6, "paper")
+
+
+@pytest.mark.parametrize("conversion", CONVERSIONS)
+def test_what_is_not_computed_at_once_can_be_computed(conversion):
+    epsilons, deltas = (np.geomspace(*limits, 40).clip(*limits) for limits in budget_module._ORDINARY)
+    for epsilon in epsilons:
+        for delta in deltas:
+            assert 0.0 < Budget(epsilon, delta, conversion).rho < math.inf
+
+
+def test_an_ordinary_budget_imports_no_scipy():
+    code = (
+        "import sys; from dpmd_fast import Budget; budget = Budget(1.0, 1e-6); "
+        "before = 'scipy.special' in sys.modules; budget.rho; print(before, 'scipy.special' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
 
 
 def test_budget_exceeded():

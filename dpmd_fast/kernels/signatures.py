@@ -49,6 +49,9 @@ _GROUPS: dict[str, dict[str, str]] = {
     "wide charts": {
         "chart_blocks.move_wide": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 b1",
     },
+    "charts": {
+        "chart_blocks.move_narrow": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 b1",
+    },
     "projectors": {
         "projectors._local_geometry": "BALLS f3 f2 f2 f1 f i1 f1 f2 f3",
         "projectors._project_to_planes": "f2 f2 f3",
@@ -69,9 +72,6 @@ _GROUPS: dict[str, dict[str, str]] = {
     },
     "balls": {
         "search.balls._count": "BALLS f2 f2 f1 i1",
-    },
-    "charts": {
-        "chart_blocks.move_narrow": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 b1",
     },
     "leaves": {
         "search.index._shift_leaves": "f3 f2 f2 i s3 s2 s2 f1",

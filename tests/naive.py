@@ -91,6 +91,26 @@ def top_projector(C, d):
     return P, V, eigenvalues
 
 
+def least_changes(above, order, inside):
+    """Least number of changes of one row along the branches of a tree of balls, and one if the root has it.
+
+    inside[r] says whether ball r, a leaf of the tree, has the row; other balls may have it or not. Sankoff's
+    recursion: costs[b][s] is the least number below ball b if it has the row (s = 1) or has not (s = 0).
+    """
+    costs = {}
+    for ball in order:
+        costs[ball] = [0, 0]
+        if ball < len(inside):
+            costs[ball][0 if inside[ball] else 1] = len(order) + 1
+    for ball in reversed(order):
+        parent = above[ball]
+        if parent < 0:
+            return min(costs[ball][0], costs[ball][1] + 1)
+        for state in (0, 1):
+            costs[parent][state] += min(costs[ball][state], costs[ball][1 - state] + 1)
+    return 0
+
+
 def local_projector(Y, z, h, d):
     """P_z, the top-d projector of the covariance around z; zero with fewer than d+1 points."""
     if len(ball(Y, z, h)) < d + 1:

@@ -1,9 +1,9 @@
 """Local PCA at every reference point: covariance of the ball, top-d basis.
 
-Points of one leaf are visited in a chain of near neighbours, and the moment matrix is carried along:
-only the rows that entered or left the ball are added or subtracted, and the next eigenproblem starts
-from the last basis. Moments are kept about the middle of the leaf, which is within a few radii, and
-are summed again about the ball's own mean as soon as that could cost digits.
+The balls of one leaf share most of their rows: they are joined to a tree (`search/sharing.py`), and moments
+are carried down its branches: only the rows that entered or left are added or subtracted. An eigenproblem
+starts from the basis of the ball done before. Moments are kept about the middle of the leaf, which is within
+a few radii, and are summed again about the ball's own mean as soon as that could cost digits.
 
 A leaf is done by one thread from beginning to end, so the bits do not depend on the thread count.
 """
@@ -15,27 +15,29 @@ import math
 import numpy as np
 
 from dpmd_fast.kernels.borrow import borrow
-from dpmd_fast.kernels.eigen.iteration import arbitrary_start, leading_rows, scratch
+from dpmd_fast.kernels.eigen.iteration import arbitrary_start, following_rows, scratch
 from dpmd_fast.kernels.eigen.tridiagonal import top_subspaces
 from dpmd_fast.kernels.jit import device, kernel, threads
 from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.search.balls import find_leaves, leaf_masks, point_masks, walk_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
-from dpmd_fast.kernels.vector.bits import count_ones, count_trailing_zeros
+from dpmd_fast.kernels.search.sharing import MOST_BALLS, list_children, tree_of_balls
+from dpmd_fast.kernels.vector.bits import LIST_ROOM, count_ones, list_bits
 from dpmd_fast.kernels.vector.gather import fetch_ahead
 from dpmd_fast.kernels.vector.lanes import LANES, center_block, square_distance
 from dpmd_fast.kernels.vector.panels import pack, panel_vectors
-from dpmd_fast.kernels.vector.tiles import add_gram, subtract_gram
+from dpmd_fast.kernels.vector.tiles import change_gram
 from dpmd_fast.kernels.width import WIDTH
 
 _PANEL = 64
 _AHEAD = 8  # rows that are fetched to the caches ahead of time
-# An updated moment matrix is used while its trace is at least this share of all that was added to it; below
-# that, cancellation could cost digits, and it is summed again.
+# A moment matrix is used while its trace is at least this share of what the rows that were added to it can
+# have; below that, cancellation could cost digits, and it is summed again.
 _DRIFT = 1e-3
 _COLD = 4  # unchecked multiplications for the first point of a leaf
 _BATCH_BYTES = 1 << 25
-_LEAF_REACH = 4.0  # leaves wider than this many radii are not chained
+_REACH = 9.0  # where rows may be further from the middle of their leaf, in radii, balls share nothing
+_SLOTS = 8  # matrices at a time: what goes to the next slot has at most half of the balls below it
 
 
 def padded_width(columns: int) -> int:
@@ -88,14 +90,9 @@ def _scatters(index: BallIndex, rows: np.ndarray, n_threads: int | None) -> np.n
 def _collect(masks, r, leaves, found, rows):
     """List the row numbers of the set bits of masks[r]; return their count."""
     count = 0
-    one = np.uint64(1)
     for f in range(found):
-        word = masks[r, f]
-        base = leaves[f] * LEAF
-        while word != 0:
-            rows[count] = base + count_trailing_zeros(word)
-            count += 1
-            word &= word - one
+        if masks[r, f] != 0:
+            count = list_bits(masks[r, f], leaves[f] * LEAF, rows, count)
     return count
 
 
@@ -104,43 +101,42 @@ def _changes(masks, r, last, leaves, found, added, removed):
     """List the rows that are in ball r but not in ball `last`, and the reverse; return both counts."""
     n_added = 0
     n_removed = 0
-    one = np.uint64(1)
     for f in range(found):
-        new = masks[r, f]
-        old = masks[last, f]
-        if new == old:
-            continue
-        base = leaves[f] * LEAF
-        word = new & ~old
-        while word != 0:
-            added[n_added] = base + count_trailing_zeros(word)
-            n_added += 1
-            word &= word - one
-        word = old & ~new
-        while word != 0:
-            removed[n_removed] = base + count_trailing_zeros(word)
-            n_removed += 1
-            word &= word - one
+        new, old = masks[r, f], masks[last, f]
+        if new != old:
+            n_added = list_bits(new & ~old, leaves[f] * LEAF, added, n_added)
+            n_removed = list_bits(old & ~new, leaves[f] * LEAF, removed, n_removed)
     return n_added, n_removed
 
 
 @device
-def _accumulate(Y, rows, count, center, panel, moments, sign):
-    """Add (sign > 0) or subtract the moments about `center` of the listed rows."""
+def _accumulate(Y, rows, added, gone, removed, center, panel, moments):
+    """Add the moments about `center` of `added` rows, and subtract those of the rows gone[:removed]."""
     width = Y.shape[1]
     groups = width // LANES
-    start = 0
-    while start < count:
-        block = min(_PANEL, count - start)
-        for t in range(block):
-            ahead = min(start + t + _AHEAD, count - 1)
+    total = added + removed
+    for start in range(0, total, _PANEL):
+        stop = min(start + _PANEL, total)
+        for t in range(start, min(stop, added)):
+            ahead = min(t + _AHEAD, added - 1)
             fetch_ahead(Y, rows, ahead, ahead + 1, width)
-            pack(Y, rows[start + t] * width, center, 1.0, panel, WIDTH * t, WIDTH * _PANEL, groups)
-        if sign > 0:
-            add_gram(panel, _PANEL, block, moments, groups)
-        else:
-            subtract_gram(panel, _PANEL, block, moments, groups)
-        start += block
+            pack(
+                Y, np.int64(rows[t]) * width, center, 1.0, panel, WIDTH * (t - start), WIDTH * _PANEL, groups
+            )
+        for t in range(max(start, added), stop):
+            ahead = min(t - added + _AHEAD, removed - 1)
+            fetch_ahead(Y, gone, ahead, ahead + 1, width)
+            pack(
+                Y,
+                np.int64(gone[t - added]) * width,
+                center,
+                1.0,
+                panel,
+                WIDTH * (t - start),
+                WIDTH * _PANEL,
+                groups,
+            )
+        change_gram(panel, _PANEL, min(max(added - start, 0), stop - start), stop - start, moments, groups)
 
 
 @device
@@ -153,7 +149,7 @@ def _sum_about_mean(Y, D, rows, count, center, panel, moments):
     for k in range(D):
         center[k] /= count
     moments[:] = 0.0
-    _accumulate(Y, rows, count, center, panel, moments, 1)
+    _accumulate(Y, rows, count, rows, 0, center, panel, moments)
 
 
 @device
@@ -186,24 +182,32 @@ def _scatter(moments, D, count, sums, C):
 
 
 @device
-def _chain(Y, base, here, tour):
-    """Order the points of a leaf by nearest unvisited neighbour; return the squared width of the leaf."""
+def _spread(Y, first, here):
+    """Return the largest squared distance of a point of a leaf to its first one."""
     width = Y.shape[1]
-    for r in range(here):
-        tour[r] = r
     spread = 0.0
-    for i in range(here - 1):
-        best = math.inf
-        at = i + 1
-        for j in range(i + 1, here):
-            gap = square_distance(Y, (base + tour[i]) * width, Y, (base + tour[j]) * width, width)
-            if i == 0:
-                spread = max(spread, gap)
-            if gap < best:
-                best = gap
-                at = j
-        tour[i + 1], tour[at] = tour[at], tour[i + 1]
+    for r in range(1, here):
+        spread = max(spread, square_distance(Y, first * width, Y, (first + r) * width, width))
     return spread
+
+
+@device
+def _follow(Y, masks, ball, above, count, leaves, found, rows, gone, center, panel, moments):
+    """Change the moments of the ball `above` to those of one with `count` rows; return how many were added.
+
+    Only the rows that differ are added or subtracted. If these are not fewer than all, or if there is no
+    ball above (-1), all are added, and the number is negative.
+    """
+    added, removed = count, count
+    if above >= 0:
+        added, removed = _changes(masks, ball, above, leaves, found, rows, gone)
+    if added + removed < count:
+        _accumulate(Y, rows, added, gone, removed, center, panel, moments)
+        return added
+    moments[:] = 0.0
+    _collect(masks, ball, leaves, found, rows)
+    _accumulate(Y, rows, count, gone, 0, center, panel, moments)
+    return -count
 
 
 @device(memory=True)
@@ -213,76 +217,87 @@ def _tangents_of_leaf(leaf, index, bases, counts, hard):
     n, width = index.rows.shape
     D = index.columns
     d, padded = bases.shape[1], bases.shape[2]
-    n_leaves = len(index.rests)
     groups = width // LANES
-    h2 = index.radius * index.radius
-    here = min(LEAF, n - leaf * LEAF)
-    leaves = np.empty(n_leaves, np.int64)
+    first, here = leaf * LEAF, min(LEAF, n - leaf * LEAF)
+    leaves = np.empty(len(index.rests), np.int64)
     node = index.leaf_nodes[leaf]
-    walk = walk_scratch(index)
-    found = find_leaves(index, index.low[node], index.high[node], index.sizes[node], leaves, walk)
-    masks = np.empty((here, found), np.uint64)
-    leaf_masks(index, leaf, leaves, found, masks)
-    tour = np.empty(here, np.int64)
-    chained = _chain(index.rows, leaf * LEAF, here, tour) <= _LEAF_REACH * _LEAF_REACH * h2
+    found = find_leaves(
+        index, index.low[node], index.high[node], index.sizes[node], leaves, walk_scratch(index)
+    )
+    masks = np.empty((MOST_BALLS, found), np.uint64)
+    found = leaf_masks(index, leaf, leaves, found, masks)
+    above, order, sizes, child, sibling = np.empty((5, MOST_BALLS), np.int64)
+    balls = tree_of_balls(index.rows, first, here, D, 1.0 / index.radius, masks, found, above, order)
+    list_children(balls, above, order, sizes, child, sibling)
+    reach = index.radius + 2.0 * math.sqrt(_spread(index.rows, first, here))  # of a row from the middle
+    shared = reach <= _REACH * index.radius
     middle = np.zeros(width)
     for r in range(here):
         for k in range(D):
-            middle[k] += index.rows[leaf * LEAF + r, k] / here
+            middle[k] += index.rows[first + r, k] / here
     own = np.zeros(width)
-    rows = np.empty(found * LEAF, np.int64)
-    gone = np.empty(found * LEAF, np.int64)
+    rows, gone = np.empty((2, found * LEAF + LIST_ROOM), np.int32)
     panel = np.empty((panel_vectors(groups), _PANEL, WIDTH))
-    moments = np.zeros((width, width))
+    moments, alone = np.empty((_SLOTS, width, width)), np.empty((width, width))
+    handled = np.zeros(_SLOTS)
     C = np.zeros((padded, padded))
     Q, Z, R, S, A, V = scratch(padded, d)
     sums = np.zeros(width)
     arbitrary_start(Q, D)
     eager = np.int64(_COLD)
-    last = -1
-    handled = 0.0
-    for step in range(here):
-        r = tour[step]
+    todo, slots = np.empty((2, MOST_BALLS), np.int64)  # balls to be done, the last first
+    todo[0], slots[0] = order[0], 0
+    top = 1
+    while top > 0:
+        top -= 1
+        ball, slot = todo[top], slots[top]
+        # the ball below with most below it comes last, and may have the slot; others get a copy in the next
+        below = child[ball]
+        while below >= 0:
+            todo[top], slots[top] = below, slot if below == child[ball] else slot + 1
+            top += 1
+            below = sibling[below]
         count = 0
         for f in range(found):
-            count += count_ones(masks[r, f])
-        counts[leaf * LEAF + r] = count
+            count += count_ones(masks[ball, f])
+        if shared:
+            parent = above[ball]
+            if parent >= 0 and child[parent] != ball:
+                moments[slot] = moments[slot - 1]
+                handled[slot] = handled[slot - 1]
+            added = _follow(
+                index.rows,
+                masks,
+                ball,
+                parent,
+                count,
+                leaves,
+                found,
+                rows,
+                gone,
+                middle,
+                panel,
+                moments[slot],
+            )
+            handled[slot] = reach * reach * abs(added) + (handled[slot] if added >= 0 else 0.0)
+        if ball >= here:
+            continue
+        counts[first + ball] = count
         if count <= d:
             continue
-        good = False
-        if chained:
-            if last >= 0:
-                added, removed = _changes(masks, r, last, leaves, found, rows, gone)
-            else:
-                added, removed = count, count
-            before = _trace(moments, D)
-            if added + removed < count:
-                _accumulate(index.rows, rows, added, middle, panel, moments, 1)
-                handled += max(_trace(moments, D) - before, 0.0)
-                _accumulate(index.rows, gone, removed, middle, panel, moments, -1)
-            else:
-                moments[:] = 0.0
-                _accumulate(
-                    index.rows, rows, _collect(masks, r, leaves, found, rows), middle, panel, moments, 1
-                )
-                handled = _trace(moments, D)
-            last = r
-            good = _scatter(moments, D, count, sums, C) > _DRIFT * handled
-        if not good:
-            _sum_about_mean(
-                index.rows, index.columns, rows, _collect(masks, r, leaves, found, rows), own, panel, moments
-            )
-            _scatter(moments, D, count, sums, C)
-            last = -1
-        eager = leading_rows(C, D, padded, d, eager, Q, Z, R, S, A, V)
+        if not shared or not _scatter(moments[slot], D, count, sums, C) > _DRIFT * handled[slot]:
+            _collect(masks, ball, leaves, found, rows)
+            _sum_about_mean(index.rows, index.columns, rows, count, own, panel, alone)
+            _scatter(alone, D, count, sums, C)
+        eager = following_rows(C, D, padded, d, eager, Q, Z, R, S, A, V)
         if eager < 0:
-            hard[leaf * LEAF + r] = True
+            hard[first + ball] = True
             arbitrary_start(Q, D)
             eager = np.int64(_COLD)
             continue
         for c in range(d):
             for k in range(padded):
-                bases[leaf * LEAF + r, c, k] = Q[c, k]
+                bases[first + ball, c, k] = Q[c, k]
 
 
 @kernel
@@ -297,13 +312,13 @@ def _scatter_at(q, index, X, points, rests, matrices):
     width = index.rows.shape[1]
     leaves = np.empty(len(index.rests), np.int64)
     masks = np.empty((1, len(leaves)), np.uint64)
-    found = point_masks(index, X, q * width, points[q], rests[q], leaves, masks[0])
+    found = point_masks(index, X, q, points[q], rests[q], leaves, masks[0])
     count = 0
     for f in range(found):
         count += count_ones(masks[0, f])
     if count < 2:
         return 0.0, count
-    rows = np.empty(count, np.int64)
+    rows = np.empty(count + LIST_ROOM, np.int32)
     _collect(masks, 0, leaves, found, rows)
     moments = np.zeros((width, width))
     _sum_about_mean(

@@ -242,6 +242,15 @@ def leading_rows(C, n, width, d, eager, Q, Z, R, S, A, V):
 
 
 @device
+def following_rows(C, n, width, d, eager, Q, Z, R, S, A, V):
+    """Do the same from a start that is likely to be good: then even very small matrices are iterated."""
+    taken = refine(C, width, d, eager, Q, Z, R, S, V)
+    if taken < 0 and n <= JACOBI_MOST and by_jacobi(C, A, V, n, d, Q, width):
+        return np.int64(0)
+    return np.int64(taken)
+
+
+@device
 def arbitrary_start(Q, n):
     """Fill Q with fixed rows without symmetry, to start from where nothing is known."""
     for c in range(len(Q)):

@@ -100,93 +100,82 @@ def leaf_gaps(leaf_low, leaf_high, first, count, low, high, gaps):
     box_gaps(leaf_low, leaf_high, first, leaf_low.shape[1], len(low), low, high, gaps, count)
 
 
-@device
-def measure_shell(Y, limit, X, x0, first, inside, maybe):
-    """Add to `inside` those of `maybe` that a full distance puts within the radius; bit 0 is row `first`."""
-    width = Y.shape[1]
-    shell = maybe & ~inside
-    one = np.uint64(1)
-    while shell != 0:
-        bit = count_trailing_zeros(shell)
-        if square_distance(X, x0, Y, (first + bit) * width, width) <= limit:
-            inside |= one << np.uint64(bit)
-        shell &= shell - one
-    return inside
-
-
-@device
-def _row_gaps(sketch, low, high, gaps):
-    """Bound the squared distance of each point of a leaf to the box [low, high] from below."""
-    gaps[:] = 0.0
-    for k in range(len(low)):
-        for r in range(LEAF):
-            below = low[k] - sketch[k, r]
-            above = sketch[k, r] - high[k]
-            gap = below if below > above else above
-            gap = gap if gap > 0.0 else 0.0
-            gaps[r] += gap * gap
-
-
 @device(memory=True)
 def leaf_masks(index, leaf, leaves, found, masks):
     """Set masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`.
 
-    Sketches are compared in single precision about the middle of the leaf, where they are of the
-    size of one; what single precision cannot decide is measured in double.
+    Leaves that no ball has a point of are taken off the list; returns the number of those left. Sketches are
+    compared in single precision about the middle of the leaf, where they are of the size of one.
     """
     index = borrow(index)
-    n, width = index.rows.shape
-    depth = index.depth
-    here = min(LEAF, n - leaf * LEAF)
-    h2 = index.radius * index.radius
-    own_node = index.leaf_nodes[leaf]
-    middle = 0.5 * (index.low[own_node] + index.high[own_node])
+    n = len(index.rows)
+    depth, coordinates = index.depth, index.sketch.shape[1]
+    first, here = leaf * LEAF, min(LEAF, n - leaf * LEAF)
+    own = index.leaf_nodes[leaf]
+    middle = 0.5 * (index.low[own] + index.high[own])
     single = np.empty((depth, LEAF), np.float32)
     half_norms = np.empty(LEAF, np.float32)
     rests = np.empty(LEAF, np.float32)
     own_size = shift_leaf(index.sketch[leaf], index.rests[leaf], here, middle, single, half_norms, rests)
     queries = single.T.copy()
     own_norms = half_norms.copy()
-    gaps = np.empty(LEAF)
+    gaps, near = np.empty(LEAF), np.empty(LEAF + 1, np.int64)
     words = np.empty(2, np.uint64)
+    kept = 0
     for f in range(found):
         other = leaves[f]
         node = index.leaf_nodes[other]
-        _row_gaps(index.sketch[leaf], index.low[node], index.high[node], gaps)
+        low, high, start = index.low[node], index.high[node], leaf * coordinates * LEAF
+        box_gaps(index.sketch, index.sketch, start, LEAF, coordinates, low, high, gaps, here)
+        double = index.rounding * (1.0 + index.sizes[own] + index.sizes[node])
+        close = 0
+        for r in range(here):  # without a branch, which nobody could predict
+            masks[r, kept] = 0
+            near[close] = r
+            close += gaps[r] <= 1.0 + double
+        if close == 0:
+            continue
         there = min(LEAF, n - other * LEAF)
         size = shift_leaf(index.sketch[other], index.rests[other], there, middle, single, half_norms, rests)
         size = max(size, own_size)
-        double = index.rounding * (1.0 + index.sizes[own_node] + index.sizes[node])
         slack = double + (depth + 8) * SINGLE_EPS * 4.0 * size
-        for r in range(here):
-            word = np.uint64(0)
-            if gaps[r] <= 1.0 + double:
-                if size < SINGLE_MOST:
-                    # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
-                    base = -0.5 - np.float64(own_norms[r])
-                    ball_masks(
-                        queries,
-                        r * depth,
-                        single,
-                        0,
-                        depth,
-                        half_norms,
-                        rests,
-                        0,
-                        index.rests[leaf, r],
-                        base - 0.5 * slack,
-                        base + 0.5 * slack,
-                        words,
-                    )
-                else:
-                    words[0] = all_bits(there)
-                    words[1] = 0
-                word = words[0]
-                if word != words[1]:
-                    word = measure_shell(
-                        index.rows, h2, index.rows, (leaf * LEAF + r) * width, other * LEAF, words[1], word
-                    )
-            masks[r, f] = word
+        together = np.uint64(0)
+        for i in range(close):
+            r = near[i]
+            if size < SINGLE_MOST:
+                # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
+                base = -0.5 - np.float64(own_norms[r])
+                rest, maybe, inside = index.rests[leaf, r], base - 0.5 * slack, base + 0.5 * slack
+                ball_masks(
+                    queries, r * depth, single, 0, depth, half_norms, rests, 0, rest, maybe, inside, words
+                )
+            else:
+                words[0] = all_bits(there)
+                words[1] = 0
+            word = _measured(index, index.rows, first + r, other, words)
+            masks[r, kept] = word
+            together |= word
+        leaves[kept] = other
+        kept += together != 0
+    return kept
+
+
+@device(inline=True)
+def _measured(index, X, q, leaf, words):
+    """Return the word of the points of a leaf that are within the radius of row q of X.
+
+    Those of words[1] are, those of words[0] may be: the difference is measured in full.
+    """
+    rows, width, limit = index.rows, index.rows.shape[1], index.radius * index.radius
+    inside = words[1]
+    shell = words[0] & ~inside
+    one = np.uint64(1)
+    while shell != 0:
+        bit = count_trailing_zeros(shell)
+        if square_distance(X, q * width, rows, (leaf * LEAF + bit) * width, width) <= limit:
+            inside |= one << np.uint64(bit)
+        shell &= shell - one
+    return inside
 
 
 @device(inline=True)
@@ -231,26 +220,24 @@ def near_masks(index, point, rest, size, leaves, found, near, walk):
 
 
 @device(memory=True)
-def point_masks(index, X, x0, point, rest, leaves, masks):
-    """Find the leaves with points in the ball around one query (row at element `x0` of X), and which points.
+def point_masks(index, X, q, point, rest, leaves, masks):
+    """Find the leaves with points in the ball around row q of X, whose sketch is `point`, and which points.
 
     Returns the number of leaves; a few of them may turn out to have none.
     """
     index = borrow(index)
     walk = walk_scratch(index)
-    return _point_masks(index, X, x0, point, rest, leaves, masks, walk)
+    return _point_masks(index, X, q, point, rest, leaves, masks, walk)
 
 
 @device
-def _point_masks(index, X, x0, point, rest, leaves, masks, walk):
+def _point_masks(index, X, q, point, rest, leaves, masks, walk):
     size = square_norm(point)
     found = find_leaves(index, point, point, size, leaves, walk)
     n, depth, rounding = len(index.rows), index.depth, index.rounding
     middles, spreads, sizes, leaf_nodes = index.middles, index.spreads, index.sizes, index.leaf_nodes
     single, half_norms, rests = index.single, index.single_half_norms, index.single_rests
-    rows, width, h2 = index.rows, index.rows.shape[1], index.radius * index.radius
     shifted, words = walk[2], walk[3]
-    one = np.uint64(1)
     kept = 0
     for f in range(found):
         leaf = leaves[f]
@@ -268,15 +255,8 @@ def _point_masks(index, X, x0, point, rest, leaves, masks, walk):
             words[1] = 0
         if words[0] == 0:
             continue
-        inside = words[1]
-        shell = words[0] & ~inside
-        while shell != 0:
-            bit = count_trailing_zeros(shell)
-            if square_distance(X, x0, rows, (first + bit) * width, width) <= h2:
-                inside |= one << np.uint64(bit)
-            shell &= shell - one
         leaves[kept] = leaf
-        masks[kept] = inside
+        masks[kept] = _measured(index, X, q, leaf, words)
         kept += 1
     return kept
 
@@ -332,7 +312,7 @@ def square_norm(point):
 def _count_at(q, index, X, points, rests, counts):
     leaves = np.empty(len(index.rests), np.int64)
     masks = np.empty(len(leaves), np.uint64)
-    found = point_masks(index, X, q * X.shape[1], points[q], rests[q], leaves, masks)
+    found = point_masks(index, X, q, points[q], rests[q], leaves, masks)
     total = 0
     for f in range(found):
         total += count_ones(masks[f])

@@ -15,11 +15,13 @@ GROUPS = [1, 2, 3, 4, 5, 6, 7]
 
 
 @kernel
-def run_gram(sign, panel, capacity, rows, C, groups):
-    if sign > 0.0:
-        tiles.add_gram(panel, capacity, rows, C, groups)
-    else:
-        tiles.subtract_gram(panel, capacity, rows, C, groups)
+def run_gram(panel, capacity, rows, C, groups):
+    tiles.add_gram(panel, capacity, rows, C, groups)
+
+
+@kernel
+def run_change(panel, capacity, added, rows, C, groups):
+    tiles.change_gram(panel, capacity, added, rows, C, groups)
 
 
 @kernel
@@ -43,10 +45,15 @@ def test_gram_of_packed_rows(groups, rows):
     rng = np.random.default_rng(groups)
     X = small_integers(rng, rows, LANES * groups)
     start = small_integers(rng, LANES * groups, LANES * groups)
-    for sign in (1.0, -1.0):
-        ref = np.where(upper_blocks(groups), start + sign * X.T @ X, start)
+    ref = np.where(upper_blocks(groups), start + X.T @ X, start)
+    comp = start.copy()
+    run_gram(packed(X, 64), 64, rows, comp, groups)
+    np.testing.assert_array_equal(comp, ref)
+    for added in {0, rows // 2, rows}:
+        signs = np.where(np.arange(rows) < added, 1.0, -1.0)
+        ref = np.where(upper_blocks(groups), start + (X.T * signs) @ X, start)
         comp = start.copy()
-        run_gram(sign, packed(X, 64), 64, rows, comp, groups)
+        run_change(packed(X, 64), 64, added, rows, comp, groups)
         np.testing.assert_array_equal(comp, ref)
 
 
@@ -63,13 +70,13 @@ def test_gram_of_rows_as_they_lie(groups, rows):
 
 
 @pytest.mark.parametrize("groups", GROUPS)
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 11])
 def test_product_with_a_symmetric_matrix(groups, rows):
     rng = np.random.default_rng(groups)
     width = LANES * groups
-    Q, C = small_integers(rng, 6, width), small_integers(rng, width, width)
+    Q, C = small_integers(rng, 12, width), small_integers(rng, width, width)
     C += C.T
-    comp = np.full((6, width), GUARD)
+    comp = np.full((12, width), GUARD)
     run_multiply(Q, rows, C, comp, width)
     np.testing.assert_array_equal(comp[:rows], Q[:rows] @ C)
     np.testing.assert_array_equal(comp[rows:], GUARD)

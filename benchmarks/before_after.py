@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a script
 
-from benchmarks.cold_start import _DATA, ROUTES
+from benchmarks.cold_start import _DATA, ROUTES, child_environment
 from benchmarks.common import Case, make_problem
 from benchmarks.latency import busy_process
 from benchmarks.markdown import machine, print_report, table
@@ -56,13 +55,8 @@ _LOCAL_PCA = ((20, 30_000, 2), (20, 30_000, 5), (60, 50_000, 5))
 
 
 def environment(tree: Path, cache: str | None = None) -> dict[str, str]:
-    changed = {
-        "PYTHONPATH": str(tree),
-        "PYTHONSAFEPATH": "1",
-        "PYTHONWARNINGS": "ignore",
-        "DPMD_FAST_CACHE": "1",
-    }
-    return {**os.environ, **changed, **({} if cache is None else {"NUMBA_CACHE_DIR": cache})}
+    changed = {"PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1", "PYTHONWARNINGS": "ignore"}
+    return child_environment(**changed, **({} if cache is None else {"NUMBA_CACHE_DIR": cache}))
 
 
 def measured(tree: Path, folder: Path, quick: bool) -> dict[str, float]:

@@ -83,7 +83,7 @@ def add_moment_block(
         _clip_block(index, padded, beta, c, clipping, *pairs[:3], NO_NORMS)
         starts = sort_by_location(len(Y), len(index.rows), pairs)
         done = np.zeros(len(sums), np.bool_)
-        _accumulate(index, padded, c, starts, pairs.records, pairs.sorted_scales, sums, done)
+        _accumulate(index, padded, c, starts, pairs.by_location, sums, done)
     check_done(done)
 
 
@@ -184,7 +184,7 @@ def _clip_block(index, X, beta, c, clipping, places, scales, counts, norms):
 
 
 @device(memory=True)
-def _accumulate_at(a, index, X, lead, starts, records, scales, sums, done):
+def _accumulate_at(a, index, X, lead, starts, pairs, sums, done):
     """Add v v^T of all pairs at location a."""
     first, last = starts[a], starts[a + 1]
     width = X.shape[1]
@@ -198,9 +198,8 @@ def _accumulate_at(a, index, X, lead, starts, records, scales, sums, done):
     filled = 0
     for pair in range(first, last):
         ahead = min(pair + _AHEAD, last - 1)
-        fetch_ahead(X, records, ahead, ahead + 1, width)
-        x0 = np.int64(records[pair]) * width
-        scale = scales[pair]
+        fetch_ahead(X, pairs, 2 * ahead + 1, 2 * ahead + 2, width)
+        scale, x0 = pairs[pair, 0], np.int64(pairs[pair, 1]) * width
         pack_truncated(X, x0, rows, a * width, scale, panel, WIDTH * filled, WIDTH * PANEL, groups)
         panel[cell + WIDTH * filled] = math.trunc(scale * lead)
         filled += 1
@@ -217,6 +216,6 @@ def _accumulate_at(a, index, X, lead, starts, records, scales, sums, done):
 
 
 @kernel
-def _accumulate(index, X, c, starts, records, scales, sums, done):
+def _accumulate(index, X, c, starts, pairs, sums, done):
     lead = index.radius * math.sqrt(c)
-    parallel_for(_accumulate_at, len(sums), 1, (index, X, lead, starts, records, scales, sums, done))
+    parallel_for(_accumulate_at, len(sums), 1, (index, X, lead, starts, pairs, sums, done))

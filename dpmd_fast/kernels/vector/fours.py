@@ -303,18 +303,23 @@ def _count_places(typingctx, places, start, stop, totals):
 
 
 @intrinsic
-def _spread_pairs(typingctx, record, places, scales, start, stop, slots, records, sorted_scales):
-    """Write `record` and scales[i], start <= i < stop, to the slot of places[i], and move that on by one."""
+def _spread_pairs(typingctx, record, places, scales, start, stop, slots, pairs):
+    """Write (scales[i], record), start <= i < stop, to the slot of places[i], and move that on by one.
+
+    One array, and not two: a slot costs the time to have its line in the first cache.
+    """
     i64 = types.int64
-    sig = types.void(i64, places, scales, i64, i64, slots, records, sorted_scales)
+    sig = types.void(i64, places, scales, i64, i64, slots, pairs)
 
     def codegen(context, builder, signature, args):
-        record, places, scales, start, stop, slots, records, sorted_scales = args
-        arrays = ((1, places), (2, scales), (5, slots), (6, records), (7, sorted_scales))
-        pp, ps, pt, pr, pq = (
+        record, places, scales, start, stop, slots, pairs = args
+        arrays = ((1, places), (2, scales), (5, slots), (6, pairs))
+        pp, ps, pt, pq = (
             pointer_to(context, builder, signature.args[i], array, integer(0)) for i, array in arrays
         )
-        number = builder.trunc(record, I32)
+        pair = ir.VectorType(F64, 2)
+        target = builder.bitcast(pq, pair.as_pointer())
+        number = splat(builder, builder.sitofp(record, F64), pair)
         last = builder.sub(stop, integer(1))
         with cgutils.for_range_slice(builder, start, stop, integer(1), intp=I64) as (i, _):
             cell = builder.gep(pt, [builder.sext(builder.load(builder.gep(pp, [i])), I64)])
@@ -323,10 +328,10 @@ def _spread_pairs(typingctx, record, places, scales, start, stop, slots, records
             later = builder.add(i, integer(_AHEAD))
             later = builder.select(builder.icmp_signed("<", later, last), later, last)
             line = builder.load(builder.gep(pt, [builder.sext(builder.load(builder.gep(pp, [later])), I64)]))
-            for start_of in (pr, pq):
-                prefetch(builder, builder.gep(start_of, [line]), write=True)
-            builder.store(number, builder.gep(pr, [slot]))
-            builder.store(builder.load(builder.gep(ps, [i])), builder.gep(pq, [slot]))
+            prefetch(builder, builder.gep(target, [line]), write=True)
+            scale = builder.load(builder.gep(ps, [i]))
+            both = builder.insert_element(number, scale, ir.Constant(I32, 0))
+            builder.store(both, builder.gep(target, [slot]), align=8)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -366,11 +371,10 @@ def _plain_count_places(places, start, stop, totals):
     np.add.at(totals, places[start:stop], 1)
 
 
-def _plain_spread_pairs(record, places, scales, start, stop, slots, records, sorted_scales):
+def _plain_spread_pairs(record, places, scales, start, stop, slots, pairs):
     for i in range(start, stop):
-        slot = slots[places[i]]
+        pairs[slots[places[i]]] = scales[i], record
         slots[places[i]] += 1
-        records[slot], sorted_scales[slot] = record, scales[i]
 
 
 append_bits = _plain_append_bits if JIT_DISABLED else _append_bits

@@ -135,7 +135,7 @@ _add_one, _add_two = _make_tile(1, False), _make_tile(2, False)
 
 @device(inline=True)
 def _each_tile(tile, V, v, sa, vb, rows, C, groups, ldc):
-    """Add the Gram matrix of `rows` rows at V[v], of 4 groups columns, to the upper 4 x 4 blocks of C, by tiles.
+    """Add the Gram matrix of `rows` rows at V[v], 4 groups wide, to the upper 4 x 4 blocks of C, by tiles.
 
     Column k of row r is at V[v + r sa + k // WIDTH vb + k % WIDTH].
     """

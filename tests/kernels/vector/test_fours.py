@@ -41,9 +41,9 @@ def run_distance(X, x0, rows, r0, width):
 
 
 @kernel
-def run_sort(record, places, scales, start, stop, totals, slots, records, sorted_scales):
+def run_sort(record, places, scales, start, stop, totals, slots, pairs):
     fours.count_places(places, start, stop, totals)
-    fours.spread_pairs(record, places, scales, start, stop, slots, records, sorted_scales)
+    fours.spread_pairs(record, places, scales, start, stop, slots, pairs)
 
 
 @pytest.mark.parametrize("word", [0, 1, 1 << 63, 0b1011, 2**64 - 1, 0x8000_0F00_0000_0001])
@@ -117,13 +117,13 @@ def test_pairs_are_counted_and_spread():
     rng = np.random.default_rng(0)
     places, scales = rng.permutation(9).astype(np.int32), rng.random(9)
     totals, slots = np.zeros(9, np.int64), 3 * np.arange(9)
-    records, sorted_scales = np.full(30, -7, np.int32), np.full(30, GUARD)
-    run_sort(41, places, scales, 2, 7, totals, slots, records, sorted_scales)
+    pairs = np.full((30, 2), GUARD)
+    run_sort(41, places, scales, 2, 7, totals, slots, pairs)
     named = places[2:7]
     ref = np.zeros(9, np.int64)
     ref[named] = 1
     np.testing.assert_array_equal(totals, ref)
     np.testing.assert_array_equal(slots, 3 * np.arange(9) + ref)
-    assert set(np.flatnonzero(records == 41)) == {3 * int(a) for a in named}
-    np.testing.assert_array_equal(sorted_scales[3 * named], scales[2:7])
-    assert (sorted_scales == GUARD).sum() == (records == -7).sum() == 25
+    assert set(np.flatnonzero(pairs[:, 1] == 41)) == {3 * int(a) for a in named}
+    np.testing.assert_array_equal(pairs[3 * named, 0], scales[2:7])
+    assert ((pairs == GUARD).sum(axis=0) == 25).all()

@@ -22,6 +22,7 @@ from benchmarks.markdown import table
 from dpmd_fast.kernels import charts
 from dpmd_fast.kernels.charts import Field, move
 from dpmd_fast.kernels.jit import kernel
+from dpmd_fast.kernels.scratch import aligned_zeros
 from dpmd_fast.kernels.search.balls import count_neighbors
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries
 from dpmd_fast.kernels.sums import moments, residuals
@@ -30,7 +31,7 @@ from dpmd_fast.kernels.sums.residuals import ResidualFrames
 from dpmd_fast.kernels.vector.bits import near_mask
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.quad_steps import POINTS, add_four_charts
-from dpmd_fast.kernels.vector.tiles import add_gram
+from dpmd_fast.kernels.vector.tiles import add_gram_and_lead
 from dpmd_fast.kernels.width import WIDTH
 
 _COUNTED = 2_000  # points for which charts are counted
@@ -170,17 +171,17 @@ def show(
 
 
 @kernel
-def repeat_products(panel, sums, rounds):
+def repeat_products(panel, sums, lead, rounds):
     for _ in range(rounds):
-        add_gram(panel, PANEL, PANEL, sums, len(sums) // LANES)
+        add_gram_and_lead(panel, PANEL, PANEL, sums, len(sums) // LANES, lead)
 
 
 def show_sums(index: BallIndex, Y: np.ndarray, add: Callable[[], None], dgemm: float) -> str:
     """The section about certified sums: `add` makes those of the records Y, on one thread."""
     spent = best_parts(SUMS, add, len(Y))
     width, features = index.rows.shape[1], index.columns + 1
-    panel = np.ones((-(-width // WIDTH), PANEL, WIDTH))
-    products = partial(repeat_products, panel, np.zeros((width, width)), 20_000)
+    panel = aligned_zeros((-(-width // WIDTH), PANEL, WIDTH))
+    products = partial(repeat_products, panel, aligned_zeros((width, width)), np.zeros(width), 20_000)
     products()
     one = 1e9 * best_seconds(products, 3) / (20_000 * PANEL)
     pairs = float(count_neighbors(index, Y).mean())
@@ -195,8 +196,8 @@ def show_sums(index: BallIndex, Y: np.ndarray, add: Callable[[], None], dgemm: f
         + f"\n\nA record is in reach of {pairs:.1f} of {len(index.rows):,} locations. DGEMM does the "
         f"useful flops of a pair in {useful:.1f} ns. The products alone, of vectors that are cut and lie in "
         f"the first cache, take {one:.1f} ns, since blocks of four columns are multiplied as a whole. All "
-        "else is for the pair itself: a distance, a weight and a cut for the check, a place in the order of "
-        "locations, and a record fetched from the second or third cache and cut once more. With nothing but "
+        "else is for the pair itself: a distance, a weight, a bound for the check, a place in the order of "
+        "locations, and a record fetched from the second or third cache and cut. With nothing but "
         f"the products the sums would run at {useful / one:.0%} of DGEMM; they do at "
         f"{useful * pairs / spent['all']:.0%}, counted without distances."
     )

@@ -16,11 +16,11 @@ import numpy as np
 LINE = 64  # bytes in a cache line
 
 
-def aligned_zeros(shape: tuple[int, ...]) -> np.ndarray:
-    """Return zeros in float64 of which the first is at the start of a cache line."""
-    count = int(np.prod(shape, dtype=np.int64))
-    room = np.zeros(count + LINE // 8)
-    first = -room.ctypes.data % LINE // 8
+def aligned_zeros(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+    """Return zeros of which the first is at the start of a cache line."""
+    count, size = int(np.prod(shape, dtype=np.int64)), np.dtype(dtype).itemsize
+    room = np.zeros(count + LINE // size, dtype)
+    first = -room.ctypes.data % LINE // size
     return room[first : first + count].reshape(shape)
 
 

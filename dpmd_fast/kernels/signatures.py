@@ -37,11 +37,11 @@ _GROUPS: dict[str, dict[str, str]] = {
     },
     "residuals": {
         "sums.residuals._clip_block": "BALLS f3 f4 f f2 f2 f CLIP j1 f1 i1 f2 f1",
-        "sums.residuals._accumulate": "PAIR f2 f i1 j1 f1 f2 f3 b1",
+        "sums.residuals._accumulate": "PAIR f2 f i1 f2 f2 f3 b1",
     },
     "moments": {
         "sums.moments._clip_block": "BALLS f2 f f CLIP j1 f1 i1 f1",
-        "sums.moments._accumulate": "BALLS f2 f i1 j1 f1 f3 b1",
+        "sums.moments._accumulate": "BALLS f2 f i1 f2 f3 b1",
     },
     "mixtures": {
         "sums.mixtures._add_block": "f1 f3 SCREEN f CLIP f2 f4 b1",
@@ -81,7 +81,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "sums.features._coordinates": "f2 f1 f2 f2 f2 b1",
     },
     "pairs": {
-        "sums.pairs._sort_pairs": "i j1 f1 i1 f2 j1 f1 f2 i2 i1",
+        "sums.pairs._sort_pairs": "i j1 f1 i1 f2 f2 f2 i2 i1",
     },
     "normal noise": {
         "noise.normal.fill": "u1 f1 f1 f1",

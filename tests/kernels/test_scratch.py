@@ -54,6 +54,7 @@ def test_no_sparse_memory_is_a_memory_error():
 
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 24, 24), (40_000, 8)])
 def test_aligned_zeros_begin_with_a_line(shape):
-    found = [aligned_zeros(shape) for _ in range(5)]
+    found = [aligned_zeros(shape, dtype) for dtype in (np.float64, np.float32) for _ in range(5)]
+    assert {array.dtype for array in found} == {np.dtype(np.float64), np.dtype(np.float32)}
     assert all(array.ctypes.data % LINE == 0 for array in found)
     assert all(array.shape == shape and array.flags.c_contiguous and not array.any() for array in found)

@@ -255,8 +255,8 @@ def _packed(points, rests, order, children):
 def _shifted(sketch, rests, middles, n):
     """Return the leaves about their centres in single precision, half norms, rests and largest norms."""
     n_leaves, depth = middles.shape
-    single = np.empty((n_leaves, depth, LEAF), np.float32)
-    half_norms, single_rests = np.empty((2, n_leaves, LEAF), np.float32)
+    single = aligned_zeros((n_leaves, depth, LEAF), np.float32)
+    half_norms, single_rests = aligned_zeros((2, n_leaves, LEAF), np.float32)
     spreads = np.empty(n_leaves)
     _shift_leaves(sketch, rests, middles, n, single, half_norms, single_rests, spreads)
     return single, half_norms, single_rests, spreads

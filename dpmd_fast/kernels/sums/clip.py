@@ -10,7 +10,8 @@ Floating point only proposes the factor; it is accepted if, in integers,
     sum_i (v_i . v_i)^2 <= bound^2,
 
 which is the squared Frobenius norm of all that the record adds. A record for which no factor is accepted
-adds nothing.
+adds nothing. A caller may do without the look at every entry where a bound from above, with room for all
+rounding, proves that the first factor is accepted (`moments.py`): the outcome is the same.
 """
 
 from __future__ import annotations

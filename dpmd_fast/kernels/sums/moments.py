@@ -21,7 +21,7 @@ from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.projectors import power
 from dpmd_fast.kernels.search.balls import find_candidates, search_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries
-from dpmd_fast.kernels.sums.clip import NO_CLIPPING, Clipping, clip
+from dpmd_fast.kernels.sums.clip import NO_CLIPPING, Clipping, clip_from, first_factor
 from dpmd_fast.kernels.sums.pairs import (
     CHUNK,
     NO_NORMS,
@@ -31,15 +31,24 @@ from dpmd_fast.kernels.sums.pairs import (
     check_done,
     sort_by_location,
 )
-from dpmd_fast.kernels.vector.fours import ROOM, append_bits, keep_inside, truncated_squares
+from dpmd_fast.kernels.vector.fours import (
+    ROOM,
+    append_bits,
+    keep_inside,
+    scale_and_bound,
+    truncated_squares,
+)
 from dpmd_fast.kernels.vector.gather import fetch_ahead
 from dpmd_fast.kernels.vector.integers import pack_truncated
 from dpmd_fast.kernels.vector.lanes import LANES
-from dpmd_fast.kernels.vector.panels import panel_vectors
-from dpmd_fast.kernels.vector.tiles import add_gram
+from dpmd_fast.kernels.vector.panels import aligned_panel
+from dpmd_fast.kernels.vector.tiles import add_gram, add_gram_and_lead
 from dpmd_fast.kernels.width import WIDTH
 
 _AHEAD = 8  # pairs whose records are fetched ahead of time: 4 and 12 take as long
+_SURE = 1.0 + 2.0**-30  # more than what rounding can hide in a bound,
+_MANY = 1 << 20  # of a sum over fewer terms than this,
+_SMALL, _LARGE = 2.0**-900, 2.0**900  # with squares that neither underflow nor overflow
 
 
 def record_norms(
@@ -74,7 +83,7 @@ def add_moment_block(
         _clip_block(index, padded, beta, c, clipping, *pairs[:3], NO_NORMS)
         starts = sort_by_location(len(Y), len(index.rows), pairs)
         done = np.zeros(len(sums), np.bool_)
-        _accumulate(index, padded, c, starts, pairs.records, pairs.sorted_scales, sums, done)
+        _accumulate(index, padded, c, starts, pairs.by_location, sums, done)
     check_done(done)
 
 
@@ -90,14 +99,14 @@ def _find_locations(index, X, q, beta, c, places, roots, search):
         candidates = append_bits(words[f], leaves[f] * LEAF, places, candidates)
     rows, width = index.rows, X.shape[1]
     h2 = index.radius * index.radius
-    count = keep_inside(X, q * width, rows, width, h2, 1.0 / h2, places, roots, candidates)
-    square = 0.0
-    for i in range(count):
-        t = roots[i]
-        weight = power(t, beta)
-        norm = weight * (c + (1.0 - t))
-        square += norm * norm
-        if beta != 2.0:
+    count, square = keep_inside(X, q * width, rows, width, h2, 1.0 / h2, c, places, roots, candidates)
+    if beta != 2.0:  # else t^2 is the weight, and t its square root
+        square = 0.0
+        for i in range(count):
+            t = roots[i]
+            weight = power(t, beta)
+            norm = weight * (c + (1.0 - t))
+            square += norm * norm
             roots[i] = math.sqrt(weight)
     return count, square
 
@@ -107,6 +116,24 @@ def _measure(record, scales, count, squares):
     """Set squares[i] = v . v at each location of a record, for `clip`."""
     rows, X, x0, width, lead, places = record
     truncated_squares(X, x0, rows, width, places, scales, lead, squares, count)
+
+
+@device(inline=True)
+def _surely_within(index, tents, count, factor, lead, clipping, scales):
+    """Fill `scales` and return whether it is certain that `clip` would accept this factor, if beta = 2.
+
+    The bound on sum_i (v_i . v_i)^2 is a sum of positive numbers in floating point. With s a scale and g a
+    difference as it was rounded, an entry of v is at most |s g| (1 + u), u = 2^-53; the squares of the g sum
+    to at most r^2 (1 + width u), and what underflows is nothing beside h^2; r^2 is at most
+    h^2 (1 - t + 4 u). Together with the sum itself that is less than (count + 4 width + 40) u of the value,
+    and `_SURE` leaves 2^23 u for it. The truncated last entries mostly make more room than that, also for a
+    record that is clipped. Where they do not, `clip` has to look at every entry.
+    """
+    h2 = index.radius * index.radius
+    total = scale_and_bound(tents, factor, h2, lead, scales, count)
+    bound = np.float64(clipping.bound)
+    usual = h2 > _SMALL and h2 < _LARGE and count + 4 * index.rows.shape[1] < _MANY
+    return usual and total * _SURE <= bound * bound
 
 
 @device(memory=True)
@@ -119,7 +146,7 @@ def _clip_rows(chunk, index, X, beta, c, clipping, places, scales, counts, norms
     last = min(first + CHUNK, len(X))
     K = len(index.rows)
     found = np.empty(K + ROOM, np.int32), np.empty(K + ROOM), search_scratch(index)
-    numbers = np.empty(K), np.empty(K + ROOM)
+    numbers = np.empty(K + ROOM), np.empty(K + ROOM)
     _clip_with(index, X, first, last, beta, c, clipping, places, scales, counts, norms, found, numbers)
 
 
@@ -138,7 +165,11 @@ def _clip_with(index, X, first, last, beta, c, clipping, places, scales, counts,
             continue
         record = rows, X, q * width, width, lead, here
         counts[q] = 0
-        if clip(_measure, record, roots, count, norm, index.radius, clipping, scaled, squares):
+        factor = first_factor(norm, index.radius, clipping)
+        if not factor > 0.0:
+            continue
+        sure = beta == 2.0 and _surely_within(index, roots, count, factor, lead, clipping, scaled)
+        if sure or clip_from(_measure, record, roots, count, factor, clipping, scaled, squares):
             for i in range(count):
                 places[at + i] = here[i]
                 scales[at + i] = scaled[i]
@@ -153,32 +184,38 @@ def _clip_block(index, X, beta, c, clipping, places, scales, counts, norms):
 
 
 @device(memory=True)
-def _accumulate_at(a, index, X, lead, starts, records, scales, sums, done):
+def _accumulate_at(a, index, X, lead, starts, pairs, sums, done):
     """Add v v^T of all pairs at location a."""
     first, last = starts[a], starts[a + 1]
     width = X.shape[1]
     groups = width // LANES
     rows = index.rows
-    panel = np.empty((panel_vectors(groups), PANEL, WIDTH))
-    vector, lane = index.columns // WIDTH, index.columns % WIDTH
+    panel = aligned_panel(groups, PANEL)
+    column = index.columns
+    cell = column // WIDTH * WIDTH * PANEL + column % WIDTH  # of the last coordinate of the panel's first row
+    alone = column % LANES == 0  # it has a group of its own
+    lead_row = np.zeros(width)
     filled = 0
     for pair in range(first, last):
         ahead = min(pair + _AHEAD, last - 1)
-        fetch_ahead(X, records, ahead, ahead + 1, width)
-        x0 = np.int64(records[pair]) * width
-        scale = scales[pair]
+        fetch_ahead(X, pairs, 2 * ahead + 1, 2 * ahead + 2, width)
+        scale, x0 = pairs[pair, 0], np.int64(pairs[pair, 1]) * width
         pack_truncated(X, x0, rows, a * width, scale, panel, WIDTH * filled, WIDTH * PANEL, groups)
-        panel[vector, filled, lane] = math.trunc(scale * lead)
+        panel[cell + WIDTH * filled] = math.trunc(scale * lead)
         filled += 1
-        if filled == PANEL:
-            add_gram(panel, PANEL, filled, sums[a], groups)
+        if filled == PANEL or pair == last - 1:
+            if alone:
+                add_gram_and_lead(panel, PANEL, filled, sums[a], groups, lead_row)
+            else:
+                add_gram(panel, PANEL, filled, sums[a], groups)
             filled = 0
-    if filled > 0:
-        add_gram(panel, PANEL, filled, sums[a], groups)
+    if alone:
+        for k in range(column + 1):
+            sums[a, k, column] += lead_row[k]
     done[a] = True
 
 
 @kernel
-def _accumulate(index, X, c, starts, records, scales, sums, done):
+def _accumulate(index, X, c, starts, pairs, sums, done):
     lead = index.radius * math.sqrt(c)
-    parallel_for(_accumulate_at, len(sums), 1, (index, X, lead, starts, records, scales, sums, done))
+    parallel_for(_accumulate_at, len(sums), 1, (index, X, lead, starts, pairs, sums, done))

@@ -15,9 +15,9 @@ from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.scratch import sparse_memory
 from dpmd_fast.kernels.vector.fours import count_places, spread_pairs
 
-CHUNK = 32  # records that one call of the inner functions takes
+CHUNK = 64  # records that one call of the inner functions takes
 PANEL = 44  # vectors multiplied in one go: a panel of 60 columns stays in the first-level cache
-_SORTED = 16 * CHUNK  # records sorted in one go: every part has counters for all locations
+_SORTED = 8 * CHUNK  # records sorted in one go: every part has counters for all locations
 _PAIRS = 1 << 23  # pairs that one block has memory for
 _BLOCK = 8192
 
@@ -33,8 +33,7 @@ class Pairs(NamedTuple):
     scales: np.ndarray  # (block K,) what the features there are multiplied with before they are truncated
     counts: np.ndarray  # (block,) number of locations of each record; below zero if it was not clipped
     along: np.ndarray  # (block K, d) features of a record that depend on the location, if they are kept
-    records: np.ndarray  # (block K,) the same in order of location: numbers of the records,
-    sorted_scales: np.ndarray
+    by_location: np.ndarray  # (block K, 2) the same in order of location: scale and number of the record
     sorted_along: np.ndarray
 
 
@@ -57,8 +56,7 @@ def pairs_for_block(locations: int, coordinates: int = 0) -> Pairs:
         scales=sparse_memory((pairs,)),
         counts=np.empty(rows, np.int64),
         along=sparse_memory((pairs, coordinates)),
-        records=np.empty(pairs, np.int32),  # in large pages: filled from the start, and written in all places
-        sorted_scales=np.empty(pairs),
+        by_location=np.empty((pairs, 2)),  # in large pages: filled from the start, and written in all places
         sorted_along=np.empty((pairs, coordinates)),
     )
 
@@ -94,7 +92,7 @@ def _count_rows(part, n_records, places, counts, slots):
 
 
 @device
-def _sort_rows(part, n_records, places, scales, counts, along, parts, records, sorted_scales, sorted_along):
+def _sort_rows(part, n_records, places, scales, counts, along, parts, by_location, sorted_along):
     first, last = part * _SORTED, min((part + 1) * _SORTED, n_records)
     slots = parts[part]
     at = 0
@@ -107,14 +105,12 @@ def _sort_rows(part, n_records, places, scales, counts, along, parts, records, s
                 slot = slots[places[pair]]  # `spread_pairs` moves on: a location is there once for a record
                 for e in range(along.shape[1]):
                     sorted_along[slot, e] = along[pair, e]
-        spread_pairs(q, places, scales, at, end, slots, records, sorted_scales)
+        spread_pairs(q, places, scales, at, end, slots, by_location)
         at = end
 
 
 @kernel
-def _sort_pairs(
-    n_records, places, scales, counts, along, records, sorted_scales, sorted_along, slots, starts
-):
+def _sort_pairs(n_records, places, scales, counts, along, by_location, sorted_along, slots, starts):
     parts, n_locations = slots.shape
     parallel_for(_count_rows, parts, 1, (n_records, places, counts, slots))
     end = 0
@@ -125,5 +121,5 @@ def _sort_pairs(
             slots[part, a] = end
             end += count
     starts[n_locations] = end
-    arguments = n_records, places, scales, counts, along, slots, records, sorted_scales, sorted_along
+    arguments = n_records, places, scales, counts, along, slots, by_location, sorted_along
     parallel_for(_sort_rows, parts, 1, arguments)

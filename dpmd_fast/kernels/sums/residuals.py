@@ -222,7 +222,7 @@ def _clip_block(index, centers, frames, normal, X, R, c, clipping, places, scale
 
 
 @device(memory=True)
-def _accumulate_at(a, bandwidths, R, lead, starts, records, scales, along, sums, done):
+def _accumulate_at(a, bandwidths, R, lead, starts, pairs, along, sums, done):
     """Add v v^T of all pairs at chart a."""
     h, normal = bandwidths
     d, D = along.shape[1], R.shape[1]
@@ -234,7 +234,7 @@ def _accumulate_at(a, bandwidths, R, lead, starts, records, scales, along, sums,
         cells[k] = (k // WIDTH) * PANEL * WIDTH + k % WIDTH
     filled = 0
     for pair in range(starts[a], starts[a + 1]):
-        q, scale = np.int64(records[pair]), scales[pair]
+        scale, q = pairs[pair, 0], np.int64(pairs[pair, 1])
         row = WIDTH * filled
         for e in range(d):
             flat[cells[e] + row] = np.trunc(scale / h * along[pair, e])
@@ -251,6 +251,6 @@ def _accumulate_at(a, bandwidths, R, lead, starts, records, scales, along, sums,
 
 
 @kernel
-def _accumulate(bandwidths, R, c, starts, records, scales, along, sums, done):
-    arguments = bandwidths, R, math.sqrt(c), starts, records, scales, along, sums, done
+def _accumulate(bandwidths, R, c, starts, pairs, along, sums, done):
+    arguments = bandwidths, R, math.sqrt(c), starts, pairs, along, sums, done
     parallel_for(_accumulate_at, len(sums), 1, arguments)

@@ -90,6 +90,8 @@ def _fetch_ahead(typingctx, rows, places, start, stop, length):
         pp = pointer_to(context, builder, signature.args[1], places, integer(0))
         with cgutils.for_range_slice(builder, start, stop, integer(1), intp=I64) as (i, _):
             row = builder.load(builder.gep(pp, [i]))
+            if row.type == F64:
+                row = builder.fptosi(row, I64)
             row = row if row.type == I64 else builder.sext(row, I64)
             source = builder.gep(pr, [builder.mul(row, length)])
             with cgutils.for_range_slice(builder, integer(0), length, integer(_LINE), intp=I64) as (k, _):

@@ -23,6 +23,17 @@ from dpmd_fast.kernels.vector.lanes import (
 )
 from dpmd_fast.kernels.width import WIDTH
 
+_LINE = 8  # doubles in a cache line
+
+
+@device(memory=True)
+def aligned_panel(groups, capacity):
+    """Return room for a panel, in one dimension, that begins with a cache line."""
+    size = panel_vectors(groups) * capacity * WIDTH
+    room = np.empty(size + _LINE)
+    first = (-room.ctypes.data // 8) % _LINE
+    return room[first : first + size]
+
 
 @device(inline=True)
 def panel_vectors(groups):

@@ -142,12 +142,11 @@ _add_five = _make_tile(5, most=_MOST_OF_FIVE)
 
 
 @device(inline=True)
-def _each_tile(tile, V, v, sa, vb, rows, end, C, groups):
-    """Add the Gram matrix of `rows` rows at V[v] to the upper 4 x 4 blocks of C (ldc = 4 groups), by tiles.
+def _each_tile(tile, V, v, sa, vb, rows, end, C, groups, ldc):
+    """Add the Gram matrix of `rows` rows at V[v], 4 groups wide, to the upper 4 x 4 blocks of C, by tiles.
 
     Column k of row r is at V[v + r sa + k // WIDTH vb + k % WIDTH].
     """
-    ldc = LANES * groups
     for i in range(groups):
         a = v + i // SPAN * vb + LANES * (i % SPAN)
         j = i
@@ -162,19 +161,35 @@ def _each_tile(tile, V, v, sa, vb, rows, end, C, groups):
 @device
 def add_gram(panel, capacity, rows, C, groups):
     """Add the Gram matrix of `rows` packed rows to the upper 4 x 4 blocks of C (ldc = 4 groups)."""
-    _each_tile(_add_four, panel, 0, WIDTH, WIDTH * capacity, rows, rows, C, groups)
+    _each_tile(_add_four, panel, 0, WIDTH, WIDTH * capacity, rows, rows, C, groups, LANES * groups)
+
+
+@device
+def add_gram_and_lead(panel, capacity, rows, C, groups, lead):
+    """Add the Gram matrix of all groups but the last, of which only the first column is not zero.
+
+    What is due to that column, all entries of its row, is added to `lead` (4 groups). In tiles of four
+    columns with four it would take four times as long.
+    """
+    stride, last, width = WIDTH * capacity, groups - 1, LANES * groups
+    _each_tile(_add_four, panel, 0, WIDTH, stride, rows, rows, C, last, width)
+    a = last // SPAN * stride + LANES * (last % SPAN)
+    for j in range(0, groups, MOST):
+        take, b, c = min(groups - j, MOST), j // SPAN * stride, LANES * j
+        _add_one(panel, a, WIDTH, 1, panel, b, WIDTH, stride, take, 0, rows, rows, lead, c, width)
 
 
 @device
 def add_gram_of_rows(V, first, rows, C, groups):
     """Add the Gram matrix of `rows` rows of V (n, 4 groups), from row `first` on, to the same blocks of C."""
-    _each_tile(_add_four, V, first * LANES * groups, LANES * groups, WIDTH, rows, rows, C, groups)
+    ldc = LANES * groups
+    _each_tile(_add_four, V, first * ldc, ldc, WIDTH, rows, rows, C, groups, ldc)
 
 
 @device
 def change_gram(panel, capacity, added, rows, C, groups):
     """Do the same with the first `added` of the rows, and subtract the Gram matrix of the others."""
-    _each_tile(_change_four, panel, 0, WIDTH, WIDTH * capacity, added, rows, C, groups)
+    _each_tile(_change_four, panel, 0, WIDTH, WIDTH * capacity, added, rows, C, groups, LANES * groups)
 
 
 @device

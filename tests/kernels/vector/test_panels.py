@@ -25,6 +25,20 @@ def run_pack_scaled(rows, r0, scale, panel, p0, stride, groups, count):
     panels.pack_scaled(rows, r0, scale, panel, p0, stride, groups, count)
 
 
+@kernel
+def run_aligned_panel(groups, capacity):
+    panel = panels.aligned_panel(groups, capacity)
+    return len(panel), panel.ctypes.data
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_panels_begin_with_a_line(groups):
+    for capacity in (1, 5, 44):
+        size, address = run_aligned_panel(groups, capacity)
+        assert size == -(-LANES * groups // WIDTH) * WIDTH * capacity
+        assert address % 64 == 0
+
+
 @pytest.mark.parametrize("groups", GROUPS)
 def test_pack(groups):
     rng = np.random.default_rng(groups)

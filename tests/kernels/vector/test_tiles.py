@@ -25,6 +25,11 @@ def run_change(panel, capacity, added, rows, C, groups):
 
 
 @kernel
+def run_gram_and_lead(panel, capacity, rows, C, groups, lead):
+    tiles.add_gram_and_lead(panel, capacity, rows, C, groups, lead)
+
+
+@kernel
 def run_gram_of_rows(V, first, rows, C, groups):
     tiles.add_gram_of_rows(V, first, rows, C, groups)
 
@@ -55,6 +60,22 @@ def test_gram_of_packed_rows(groups, rows):
         comp = start.copy()
         run_change(packed(X, 64), 64, added, rows, comp, groups)
         np.testing.assert_array_equal(comp, ref)
+
+
+@pytest.mark.parametrize("groups", [*GROUPS, 13])
+@pytest.mark.parametrize("rows", [0, 1, 2, 5, 64])
+def test_gram_with_a_last_column_alone(groups, rows):
+    rng = np.random.default_rng(groups)
+    width = LANES * groups
+    X = small_integers(rng, rows, width)
+    X[:, width - LANES + 1 :] = 0.0
+    start, lead = small_integers(rng, width, width), small_integers(rng, width)
+    ref = np.where(upper_blocks(groups), start + X.T @ X, start)
+    ref[:, width - LANES :] = start[:, width - LANES :]
+    comp, row = start.copy(), lead.copy()
+    run_gram_and_lead(packed(X, 64), 64, rows, comp, groups, row)
+    np.testing.assert_array_equal(comp, ref)
+    np.testing.assert_array_equal(row, lead + X[:, width - LANES] @ X)
 
 
 @pytest.mark.parametrize("groups", GROUPS)

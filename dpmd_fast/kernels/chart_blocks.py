@@ -175,7 +175,7 @@ def _near_points(places_of, leaf, here, sizes, sketch, boxes, sketches, norms, s
         q = candidates[i]
         slack = rounding * (1.0 + norms[q] + leaf_sizes[leaf])
         rest = lengths[q]
-        norm = rest * rest + shift_to_single(points[q], middles, leaf * room, shifted, room)
+        norm = rest * rest + shift_to_single(points, q * points.shape[1], middles, leaf * room, shifted, room)
         largest = max(norm, spreads[leaf])
         slack += (depth + 8) * SINGLE_EPS * 4.0 * largest
         if slack < 1.0 and largest < SINGLE_MOST:

@@ -25,8 +25,8 @@ from dpmd_fast.kernels.search.sharing import MOST_BALLS, list_children, tree_of_
 from dpmd_fast.kernels.vector.bits import LIST_ROOM, count_ones, list_bits
 from dpmd_fast.kernels.vector.gather import fetch_ahead
 from dpmd_fast.kernels.vector.lanes import LANES, center_block, square_distance
-from dpmd_fast.kernels.vector.panels import pack, panel_vectors
-from dpmd_fast.kernels.vector.tiles import change_gram
+from dpmd_fast.kernels.vector.panels import aligned_panel, pack
+from dpmd_fast.kernels.vector.tiles import change_gram, change_gram_and_lead
 from dpmd_fast.kernels.width import WIDTH
 
 _PANEL = 64
@@ -110,8 +110,11 @@ def _changes(masks, r, last, leaves, found, added, removed):
 
 
 @device
-def _accumulate(Y, rows, added, gone, removed, center, panel, moments):
-    """Add the moments about `center` of `added` rows, and subtract those of the rows gone[:removed]."""
+def _accumulate(Y, rows, added, gone, removed, center, panel, moments, lead):
+    """Add the moments about `center` of `added` rows, and subtract those of the rows gone[:removed].
+
+    With `lead`, sums of columns go to the row behind those of the columns, else to the column there.
+    """
     width = Y.shape[1]
     groups = width // LANES
     total = added + removed
@@ -136,7 +139,12 @@ def _accumulate(Y, rows, added, gone, removed, center, panel, moments):
                 WIDTH * _PANEL,
                 groups,
             )
-        change_gram(panel, _PANEL, min(max(added - start, 0), stop - start), stop - start, moments, groups)
+        block = stop - start
+        more = min(max(added - start, 0), block)
+        if lead:
+            change_gram_and_lead(panel, _PANEL, more, block, moments, groups)
+        else:
+            change_gram(panel, _PANEL, more, block, moments, groups)
 
 
 @device
@@ -149,7 +157,7 @@ def _sum_about_mean(Y, D, rows, count, center, panel, moments):
     for k in range(D):
         center[k] /= count
     moments[:] = 0.0
-    _accumulate(Y, rows, count, rows, 0, center, panel, moments)
+    _accumulate(Y, rows, count, rows, 0, center, panel, moments, D % LANES == 0)
 
 
 @device
@@ -168,7 +176,7 @@ def _scatter(moments, D, count, sums, C):
     share = 1.0 / count
     trace = 0.0
     for i in range(D):
-        sums[i] = moments[i, D]
+        sums[i] = moments[D, i] if D % LANES == 0 else moments[i, D]
         trace += moments[i, i] - share * sums[i] * sums[i]
     scale = 1.0 / trace if trace > 0.0 else 1.0
     for i in range(0, padded, LANES):
@@ -192,7 +200,7 @@ def _spread(Y, first, here):
 
 
 @device
-def _follow(Y, masks, ball, above, count, leaves, found, rows, gone, center, panel, moments):
+def _follow(Y, D, masks, ball, above, count, leaves, found, rows, gone, center, panel, moments):
     """Change the moments of the ball `above` to those of one with `count` rows; return how many were added.
 
     Only the rows that differ are added or subtracted. If these are not fewer than all, or if there is no
@@ -202,11 +210,11 @@ def _follow(Y, masks, ball, above, count, leaves, found, rows, gone, center, pan
     if above >= 0:
         added, removed = _changes(masks, ball, above, leaves, found, rows, gone)
     if added + removed < count:
-        _accumulate(Y, rows, added, gone, removed, center, panel, moments)
+        _accumulate(Y, rows, added, gone, removed, center, panel, moments, D % LANES == 0)
         return added
     moments[:] = 0.0
     _collect(masks, ball, leaves, found, rows)
-    _accumulate(Y, rows, count, gone, 0, center, panel, moments)
+    _accumulate(Y, rows, count, gone, 0, center, panel, moments, D % LANES == 0)
     return -count
 
 
@@ -237,7 +245,7 @@ def _tangents_of_leaf(leaf, index, bases, counts, hard):
             middle[k] += index.rows[first + r, k] / here
     own = np.zeros(width)
     rows, gone = np.empty((2, found * LEAF + LIST_ROOM), np.int32)
-    panel = np.empty((panel_vectors(groups), _PANEL, WIDTH))
+    panel = aligned_panel(groups, _PANEL)
     moments, alone = np.empty((_SLOTS, width, width)), np.empty((width, width))
     handled = np.zeros(_SLOTS)
     C = np.zeros((padded, padded))
@@ -267,6 +275,7 @@ def _tangents_of_leaf(leaf, index, bases, counts, hard):
                 handled[slot] = handled[slot - 1]
             added = _follow(
                 index.rows,
+                D,
                 masks,
                 ball,
                 parent,
@@ -327,7 +336,7 @@ def _scatter_at(q, index, X, points, rests, matrices):
         rows,
         count,
         np.zeros(width),
-        np.empty((panel_vectors(width // LANES), _PANEL, WIDTH)),
+        aligned_panel(width // LANES, _PANEL),
         moments,
     )
     return _scatter(moments, index.columns, count, np.zeros(width), matrices[q]), count

@@ -25,7 +25,6 @@ from dpmd_fast.kernels.search.index import (
     LEAF,
     BallIndex,
     pad_queries,
-    shift_leaf,
     sketch_point,
     sketch_queries,
 )
@@ -104,55 +103,33 @@ def leaf_gaps(leaf_low, leaf_high, first, count, low, high, gaps):
 def leaf_masks(index, leaf, leaves, found, masks):
     """Set masks[r, f]: which points of leaf `leaves[f]` lie in the ball around point r of leaf `leaf`.
 
-    Leaves that no ball has a point of are taken off the list; returns the number of those left. Sketches are
-    compared in single precision about the middle of the leaf, where they are of the size of one.
+    Leaves that no ball has a point of are taken off the list; returns the number of those left.
     """
     index = borrow(index)
-    n = len(index.rows)
-    depth, coordinates = index.depth, index.sketch.shape[1]
-    first, here = leaf * LEAF, min(LEAF, n - leaf * LEAF)
-    own = index.leaf_nodes[leaf]
-    middle = 0.5 * (index.low[own] + index.high[own])
-    single = np.empty((depth, LEAF), np.float32)
-    half_norms = np.empty(LEAF, np.float32)
-    rests = np.empty(LEAF, np.float32)
-    own_size = shift_leaf(index.sketch[leaf], index.rests[leaf], here, middle, single, half_norms, rests)
-    queries = single.T.copy()
-    own_norms = half_norms.copy()
+    first, here = leaf * LEAF, min(LEAF, len(index.rows) - leaf * LEAF)
+    coordinates = index.sketch.shape[1]
+    size = index.sizes[index.leaf_nodes[leaf]]
+    points = index.sketch[leaf].T.copy()
     gaps, near = np.empty(LEAF), np.empty(LEAF + 1, np.int64)
-    words = np.empty(2, np.uint64)
+    walk = walk_scratch(index)
     kept = 0
     for f in range(found):
         other = leaves[f]
         node = index.leaf_nodes[other]
         low, high, start = index.low[node], index.high[node], leaf * coordinates * LEAF
         box_gaps(index.sketch, index.sketch, start, LEAF, coordinates, low, high, gaps, here)
-        double = index.rounding * (1.0 + index.sizes[own] + index.sizes[node])
+        limit = 1.0 + index.rounding * (1.0 + size + index.sizes[node])
         close = 0
         for r in range(here):  # without a branch, which nobody could predict
             masks[r, kept] = 0
             near[close] = r
-            close += gaps[r] <= 1.0 + double
-        if close == 0:
-            continue
-        there = min(LEAF, n - other * LEAF)
-        size = shift_leaf(index.sketch[other], index.rests[other], there, middle, single, half_norms, rests)
-        size = max(size, own_size)
-        slack = double + (depth + 8) * SINGLE_EPS * 4.0 * size
+            close += gaps[r] <= limit
         together = np.uint64(0)
         for i in range(close):
             r = near[i]
-            if size < SINGLE_MOST:
-                # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
-                base = -0.5 - np.float64(own_norms[r])
-                rest, maybe, inside = index.rests[leaf, r], base - 0.5 * slack, base + 0.5 * slack
-                ball_masks(
-                    queries, r * depth, single, 0, depth, half_norms, rests, 0, rest, maybe, inside, words
-                )
-            else:
-                words[0] = all_bits(there)
-                words[1] = 0
-            word = _measured(index, index.rows, first + r, other, words)
+            rest = index.rests[leaf, r]
+            at = r * coordinates
+            word = _inside_word(index, index.rows, first + r, points, at, rest, size, other, walk)
             masks[r, kept] = word
             together |= word
         leaves[kept] = other
@@ -161,18 +138,34 @@ def leaf_masks(index, leaf, leaves, found, masks):
 
 
 @device(inline=True)
-def _measured(index, X, q, leaf, words):
-    """Return the word of the points of a leaf that are within the radius of row q of X.
+def _inside_word(index, X, q, points, p0, rest, size, leaf, walk):
+    """Mark the points of a leaf that lie in the ball around row q of X.
 
-    Those of words[1] are, those of words[0] may be: the difference is measured in full.
+    Its sketch is at element `p0` of `points`, of a squared norm of at most `size`. Sketches are compared in
+    single precision about the middle of the leaf; what that cannot decide is measured in full.
     """
-    rows, width, limit = index.rows, index.rows.shape[1], index.radius * index.radius
+    first, depth, width = leaf * LEAF, index.depth, index.rows.shape[1]
+    shifted, words = walk[2], walk[3]
+    norm = rest * rest + shift_to_single(points, p0, index.middles, leaf * depth, shifted, depth)
+    node_size = index.sizes[index.leaf_nodes[leaf]]
+    slack = single_slack(norm, index.spreads[leaf], size, node_size, depth, index.rounding)
+    if slack < 1.0:
+        # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
+        base = 0.5 * norm - 0.5
+        low, high = base - 0.5 * slack, base + 0.5 * slack
+        half_norms, rests = index.single_half_norms, index.single_rests
+        ball_masks(
+            shifted, 0, index.single, first * depth, depth, half_norms, rests, first, rest, low, high, words
+        )
+    else:
+        words[0] = all_bits(min(LEAF, len(index.rows) - first))
+        words[1] = 0
     inside = words[1]
     shell = words[0] & ~inside
-    one = np.uint64(1)
+    one, limit = np.uint64(1), index.radius * index.radius
     while shell != 0:
         bit = count_trailing_zeros(shell)
-        if square_distance(X, q * width, rows, (leaf * LEAF + bit) * width, width) <= limit:
+        if square_distance(X, q * width, index.rows, (first + bit) * width, width) <= limit:
             inside |= one << np.uint64(bit)
         shell &= shell - one
     return inside
@@ -205,7 +198,7 @@ def near_masks(index, point, rest, size, leaves, found, near, walk):
     for f in range(found):
         leaf = leaves[f]
         first = leaf * LEAF
-        norm = rest * rest + shift_to_single(point, middles, leaf * depth, shifted, depth)
+        norm = rest * rest + shift_to_single(point, 0, middles, leaf * depth, shifted, depth)
         slack = single_slack(norm, spreads[leaf], size, sizes[leaf_nodes[leaf]], depth, rounding)
         if slack < 1.0:
             # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
@@ -223,7 +216,7 @@ def near_masks(index, point, rest, size, leaves, found, near, walk):
 def point_masks(index, X, q, point, rest, leaves, masks):
     """Find the leaves with points in the ball around row q of X, whose sketch is `point`, and which points.
 
-    Returns the number of leaves; a few of them may turn out to have none.
+    Returns the number of leaves.
     """
     index = borrow(index)
     walk = walk_scratch(index)
@@ -233,31 +226,12 @@ def point_masks(index, X, q, point, rest, leaves, masks):
 @device
 def _point_masks(index, X, q, point, rest, leaves, masks, walk):
     size = square_norm(point)
-    found = find_leaves(index, point, point, size, leaves, walk)
-    n, depth, rounding = len(index.rows), index.depth, index.rounding
-    middles, spreads, sizes, leaf_nodes = index.middles, index.spreads, index.sizes, index.leaf_nodes
-    single, half_norms, rests = index.single, index.single_half_norms, index.single_rests
-    shifted, words = walk[2], walk[3]
     kept = 0
-    for f in range(found):
+    for f in range(find_leaves(index, point, point, size, leaves, walk)):
         leaf = leaves[f]
-        first = leaf * LEAF
-        norm = rest * rest + shift_to_single(point, middles, leaf * depth, shifted, depth)
-        slack = single_slack(norm, spreads[leaf], size, sizes[leaf_nodes[leaf]], depth, rounding)
-        if slack < 1.0:
-            base = 0.5 * norm - 0.5
-            low, high = base - 0.5 * slack, base + 0.5 * slack
-            ball_masks(
-                shifted, 0, single, first * depth, depth, half_norms, rests, first, rest, low, high, words
-            )
-        else:
-            words[0] = all_bits(min(LEAF, n - first))
-            words[1] = 0
-        if words[0] == 0:
-            continue
-        leaves[kept] = leaf
-        masks[kept] = _measured(index, X, q, leaf, words)
-        kept += 1
+        leaves[kept] = leaf  # without a branch, as above
+        masks[kept] = word = _inside_word(index, X, q, point, 0, rest, size, leaf, walk)
+        kept += word != 0
     return kept
 
 

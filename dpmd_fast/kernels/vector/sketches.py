@@ -15,6 +15,7 @@ from dpmd_fast.kernels.vector.lanes import (
     GROUP,
     I64,
     LANES,
+    VECTOR,
     horizontal_sum,
     integer,
     load,
@@ -22,31 +23,32 @@ from dpmd_fast.kernels.vector.lanes import (
     splat,
     store,
 )
+from dpmd_fast.kernels.width import WIDTH
 
 F32 = ir.FloatType()
 _SINGLES = ir.VectorType(F32, LANES)
 
 
-def _each(builder, count, emit):
-    """Emit a loop by vectors, and one by elements over the rest; `emit` takes the place and the vector."""
-    whole = builder.and_(count, integer(-LANES))
-    with cgutils.for_range_slice(builder, integer(0), whole, integer(LANES), intp=I64) as (i, _):
-        emit(i, True)
+def _each(builder, count, emit, vector=GROUP):
+    """Emit a loop by vectors, and one by elements over the rest; `emit` takes the place and the type."""
+    whole = builder.and_(count, integer(-vector.count))
+    with cgutils.for_range_slice(builder, integer(0), whole, integer(vector.count), intp=I64) as (i, _):
+        emit(i, vector)
     with cgutils.for_range_slice(builder, whole, count, integer(1), intp=I64) as (i, _):
-        emit(i, False)
+        emit(i, F64)
 
 
-def _read(builder, pointer, offset, vector):
+def _read(builder, pointer, offset, kind):
     place = builder.gep(pointer, [offset])
-    return load(builder, place) if vector else builder.load(place)
+    return builder.load(place) if kind == F64 else load(builder, place, kind)
 
 
-def _write(builder, value, pointer, offset, vector):
+def _write(builder, value, pointer, offset, kind):
     place = builder.gep(pointer, [offset])
-    if vector:
-        store(builder, value, place)
-    else:
+    if kind == F64:
         builder.store(value, place)
+    else:
+        store(builder, value, place)
 
 
 @intrinsic
@@ -61,9 +63,9 @@ def _scaled_gap(typingctx, X, x0, center, scale, out, count):
         po = pointer_to(context, builder, signature.args[4], out, integer(0))
         wide = splat(builder, scale)
 
-        def emit(i, vector):
-            gap = builder.fsub(_read(builder, px, i, vector), _read(builder, pc, i, vector))
-            _write(builder, builder.fmul(wide if vector else scale, gap), po, i, vector)
+        def emit(i, kind):
+            gap = builder.fsub(_read(builder, px, i, kind), _read(builder, pc, i, kind))
+            _write(builder, builder.fmul(scale if kind == F64 else wide, gap), po, i, kind)
 
         _each(builder, count, emit)
         return context.get_dummy_value()
@@ -72,24 +74,24 @@ def _scaled_gap(typingctx, X, x0, center, scale, out, count):
 
 
 @intrinsic
-def _shift_to_single(typingctx, point, middles, m0, out, count):
-    """Set out[i] = point[i] - middles[m0 + i], i < count, in single precision; return its squared length."""
-    sig = types.float64(point, middles, types.int64, out, types.int64)
+def _shift_to_single(typingctx, points, p0, middles, m0, out, count):
+    """Set out[i] = points[p0 + i] - middles[m0 + i], i < count, as singles; return its squared length."""
+    sig = types.float64(points, types.int64, middles, types.int64, out, types.int64)
 
     def codegen(context, builder, signature, args):
-        point, middles, m0, out, count = args
-        px = pointer_to(context, builder, signature.args[0], point, integer(0))
-        pm = pointer_to(context, builder, signature.args[1], middles, m0)
-        po = pointer_to(context, builder, signature.args[3], out, integer(0))
+        points, p0, middles, m0, out, count = args
+        px = pointer_to(context, builder, signature.args[0], points, p0)
+        pm = pointer_to(context, builder, signature.args[2], middles, m0)
+        po = pointer_to(context, builder, signature.args[4], out, integer(0))
         across = cgutils.alloca_once_value(builder, ir.Constant(GROUP, [0.0] * LANES))
         rest = cgutils.alloca_once_value(builder, ir.Constant(F64, 0.0))
 
-        def emit(i, vector):
-            gap = builder.fsub(_read(builder, px, i, vector), _read(builder, pm, i, vector))
-            single = builder.fptrunc(gap, _SINGLES if vector else F32)
-            _write(builder, single, po, i, vector)
-            value = builder.fpext(single, GROUP if vector else F64)
-            total = across if vector else rest
+        def emit(i, kind):
+            gap = builder.fsub(_read(builder, px, i, kind), _read(builder, pm, i, kind))
+            single = builder.fptrunc(gap, F32 if kind == F64 else _SINGLES)
+            _write(builder, single, po, i, kind)
+            value = builder.fpext(single, kind)
+            total = rest if kind == F64 else across
             builder.store(builder.fadd(builder.load(total), builder.fmul(value, value)), total)
 
         _each(builder, count, emit)
@@ -114,27 +116,26 @@ def _box_gaps(typingctx, low, high, first, stride, depth, below, above, gaps, co
         pb = pointer_to(context, builder, signature.args[5], below, integer(0))
         pa = pointer_to(context, builder, signature.args[6], above, integer(0))
         pg = pointer_to(context, builder, signature.args[7], gaps, integer(0))
-        totals = {kind: cgutils.alloca_once(builder, kind) for kind in (GROUP, F64)}
+        totals = {kind: cgutils.alloca_once(builder, kind) for kind in (VECTOR, F64)}
 
         def larger(a, b):
             return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
-        def emit(j, vector):
-            kind = GROUP if vector else F64
-            zero = ir.Constant(kind, [0.0] * LANES) if vector else ir.Constant(F64, 0.0)
+        def emit(j, kind):
+            zero = ir.Constant(kind, 0.0 if kind == F64 else [0.0] * WIDTH)
             builder.store(zero, totals[kind])
             with cgutils.for_range(builder, depth, intp=I64) as loop:
                 at = builder.add(j, builder.mul(loop.index, stride))
                 ends = [builder.load(builder.gep(side, [loop.index])) for side in (pb, pa)]
-                start, stop = (splat(builder, end) for end in ends) if vector else ends
-                left = builder.fsub(_read(builder, pl, at, vector), stop)
-                right = builder.fsub(start, _read(builder, ph, at, vector))
+                start, stop = ends if kind == F64 else (splat(builder, end, kind) for end in ends)
+                left = builder.fsub(_read(builder, pl, at, kind), stop)
+                right = builder.fsub(start, _read(builder, ph, at, kind))
                 side = larger(larger(left, right), zero)
                 total = builder.load(totals[kind])
                 builder.store(builder.fadd(total, builder.fmul(side, side)), totals[kind])
-            _write(builder, builder.load(totals[kind]), pg, j, vector)
+            _write(builder, builder.load(totals[kind]), pg, j, kind)
 
-        _each(builder, count, emit)
+        _each(builder, count, emit, VECTOR)
         return context.get_dummy_value()
 
     return sig, codegen
@@ -144,8 +145,8 @@ def _plain_scaled_gap(X, x0, center, scale, out, count):
     out[:count] = scale * (X.reshape(-1)[x0 : x0 + count] - center[:count])
 
 
-def _plain_shift_to_single(point, middles, m0, out, count):
-    out[:count] = point[:count] - middles.reshape(-1)[m0 : m0 + count]
+def _plain_shift_to_single(points, p0, middles, m0, out, count):
+    out[:count] = points.reshape(-1)[p0 : p0 + count] - middles.reshape(-1)[m0 : m0 + count]
     return float((out[:count].astype(np.float64) ** 2).sum())
 
 

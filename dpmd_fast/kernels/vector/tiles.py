@@ -137,7 +137,8 @@ def _make_tile(n_rows, *, odd=False, both=False, most=MOST):
 
 
 _add_four, _change_four = _make_tile(4, odd=True), _make_tile(4, odd=True, both=True)
-_add_one, _add_two = _make_tile(1), _make_tile(2)
+_add_one, _change_one = _make_tile(1), _make_tile(1, both=True)
+_add_two = _make_tile(2)
 _add_five = _make_tile(5, most=_MOST_OF_FIVE)
 
 
@@ -188,8 +189,22 @@ def add_gram_of_rows(V, first, rows, C, groups):
 
 @device
 def change_gram(panel, capacity, added, rows, C, groups):
-    """Do the same with the first `added` of the rows, and subtract the Gram matrix of the others."""
+    """Do as `add_gram` with the first `added` of the rows, and subtract the Gram matrix of the others."""
     _each_tile(_change_four, panel, 0, WIDTH, WIDTH * capacity, added, rows, C, groups, LANES * groups)
+
+
+@device
+def change_gram_and_lead(panel, capacity, added, rows, C, groups):
+    """Do as `add_gram_and_lead`, and subtract what the rows behind `added` add; the lead is a row of C.
+
+    It is the first one of the last group.
+    """
+    stride, last, width = WIDTH * capacity, groups - 1, LANES * groups
+    _each_tile(_change_four, panel, 0, WIDTH, stride, added, rows, C, last, width)
+    a = last // SPAN * stride + LANES * (last % SPAN)
+    for j in range(0, groups, MOST):
+        take, b, c = min(groups - j, MOST), j // SPAN * stride, LANES * (last * width + j)
+        _change_one(panel, a, WIDTH, 1, panel, b, WIDTH, stride, take, 0, added, rows, C, c, width)
 
 
 @device

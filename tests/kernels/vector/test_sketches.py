@@ -18,8 +18,8 @@ def run_scaled_gap(X, x0, center, scale, out, count):
 
 
 @kernel
-def run_shift(point, middles, m0, out, count):
-    return sketches.shift_to_single(point, middles, m0, out, count)
+def run_shift(points, p0, middles, m0, out, count):
+    return sketches.shift_to_single(points, p0, middles, m0, out, count)
 
 
 @kernel
@@ -39,10 +39,10 @@ def test_gaps_of_rows_that_are_not_padded(count):
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 6, 9, 24])
 def test_points_are_shifted_to_a_leaf_in_single_precision(count):
     rng = np.random.default_rng(count)
-    point, middles = rng.normal(size=count), rng.normal(size=(3, count))
+    points, middles = rng.normal(size=(3, count)), rng.normal(size=(3, count))
     out = np.full(count + 1, GUARD, np.float32)
-    square = run_shift(point, middles, count, out, count)
-    ref = (point - middles[1]).astype(np.float32)
+    square = run_shift(points, 2 * count, middles, count, out, count)
+    ref = (points[2] - middles[1]).astype(np.float32)
     np.testing.assert_array_equal(out, [*ref, np.float32(GUARD)])
     np.testing.assert_allclose(square, (ref.astype(float) ** 2).sum(), rtol=1e-14)
 

@@ -22,7 +22,8 @@ from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.search.balls import find_leaves, leaf_masks, point_masks, walk_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries, sketch_queries
 from dpmd_fast.kernels.search.sharing import MOST_BALLS, list_children, tree_of_balls
-from dpmd_fast.kernels.vector.bits import LIST_ROOM, count_ones, list_bits
+from dpmd_fast.kernels.vector.bits import count_ones
+from dpmd_fast.kernels.vector.fours import ROOM, append_bits
 from dpmd_fast.kernels.vector.gather import fetch_ahead
 from dpmd_fast.kernels.vector.lanes import LANES, center_block, square_distance
 from dpmd_fast.kernels.vector.panels import aligned_panel, pack
@@ -92,7 +93,7 @@ def _collect(masks, r, leaves, found, rows):
     count = 0
     for f in range(found):
         if masks[r, f] != 0:
-            count = list_bits(masks[r, f], leaves[f] * LEAF, rows, count)
+            count = append_bits(masks[r, f], leaves[f] * LEAF, rows, count)
     return count
 
 
@@ -104,8 +105,8 @@ def _changes(masks, r, last, leaves, found, added, removed):
     for f in range(found):
         new, old = masks[r, f], masks[last, f]
         if new != old:
-            n_added = list_bits(new & ~old, leaves[f] * LEAF, added, n_added)
-            n_removed = list_bits(old & ~new, leaves[f] * LEAF, removed, n_removed)
+            n_added = append_bits(new & ~old, leaves[f] * LEAF, added, n_added)
+            n_removed = append_bits(old & ~new, leaves[f] * LEAF, removed, n_removed)
     return n_added, n_removed
 
 
@@ -244,7 +245,7 @@ def _tangents_of_leaf(leaf, index, bases, counts, hard):
         for k in range(D):
             middle[k] += index.rows[first + r, k] / here
     own = np.zeros(width)
-    rows, gone = np.empty((2, found * LEAF + LIST_ROOM), np.int32)
+    rows, gone = np.empty((2, found * LEAF + ROOM), np.int32)
     panel = aligned_panel(groups, _PANEL)
     moments, alone = np.empty((_SLOTS, width, width)), np.empty((width, width))
     handled = np.zeros(_SLOTS)
@@ -327,7 +328,7 @@ def _scatter_at(q, index, X, points, rests, matrices):
         count += count_ones(masks[0, f])
     if count < 2:
         return 0.0, count
-    rows = np.empty(count + LIST_ROOM, np.int32)
+    rows = np.empty(count + ROOM, np.int32)
     _collect(masks, 0, leaves, found, rows)
     moments = np.zeros((width, width))
     _sum_about_mean(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -78,15 +78,10 @@ class Budget:
                 argument="epsilon",
             )
 
-    @cached_property
+    @property
     def rho(self) -> float:
         """The zCDP parameter that the budget buys, mu^2 / 2."""
-        if self.conversion == "gdp":
-            mu = accounting.gdp_mu(self.epsilon, self.delta)
-            return 0.5 * mu * mu  # overflows to infinity, where mu**2 would raise
-        if self.conversion == "zcdp":
-            return accounting.zcdp_rho(self.epsilon, self.delta)
-        return accounting.paper_rho(self.epsilon, self.delta)
+        return _rho(self.epsilon, self.delta, self.conversion)
 
     @property
     def mu(self) -> float:
@@ -118,6 +113,17 @@ class Budget:
                 argument="rho",
             )
         return cls(epsilon, delta, conversion)
+
+
+@lru_cache(maxsize=256)
+def _rho(epsilon: float, delta: float, conversion: Conversion) -> float:
+    """Compute rho once; a budget itself never changes, and has one hash and one pickle."""
+    if conversion == "gdp":
+        mu = accounting.gdp_mu(epsilon, delta)
+        return 0.5 * mu * mu  # overflows to infinity, where mu**2 would raise
+    if conversion == "zcdp":
+        return accounting.zcdp_rho(epsilon, delta)
+    return accounting.paper_rho(epsilon, delta)
 
 
 def check_budget(budget: object) -> None:

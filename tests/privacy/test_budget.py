@@ -90,6 +90,13 @@ def test_what_is_not_computed_at_once_can_be_computed(conversion):
             assert 0.0 < Budget(epsilon, delta, conversion).rho < math.inf
 
 
+def test_a_budget_is_the_same_before_and_after_rho_is_computed():
+    budget = Budget(1.0, 3e-7)
+    before = pickle.dumps(budget)
+    assert budget.rho > 0.0
+    assert pickle.dumps(budget) == before
+
+
 def test_an_ordinary_budget_imports_no_scipy():
     code = (
         "import sys; from dpmd_fast import Budget; budget = Budget(1.0, 1e-6); "

@@ -1,21 +1,17 @@
-"""Bit masks of the ball search: 64 candidates in a word, in single precision; counting and listing bits."""
+"""Bit masks of the ball search: 64 candidates in a word, in single precision; counting and finding bits."""
 
 from __future__ import annotations
 
 from llvmlite import ir
 
 from dpmd_fast.kernels.jit import JIT_DISABLED
-from dpmd_fast.kernels.late import cgutils, intrinsic, types
+from dpmd_fast.kernels.late import intrinsic, types
 from dpmd_fast.kernels.vector.lanes import I64, fused, integer, pointer_to, splat
 from dpmd_fast.kernels.width import WIDTH
 
 F32 = ir.FloatType()
 _LANES = 2 * WIDTH  # a vector holds twice as many numbers as in double precision
 _VECTOR = ir.VectorType(F32, _LANES)
-_BYTE, _I32 = ir.IntType(8), ir.IntType(32)
-LIST_ROOM = 8  # elements behind the end of a list of bits that may be written
-# The places of the ones of each byte, and zeros behind them.
-_PLACES = [([i for i in range(8) if byte >> i & 1] + 8 * [0])[:8] for byte in range(256)]
 
 
 def _fetch(builder, pointer, offset):
@@ -128,38 +124,6 @@ def _count_ones(typingctx, word):
     return types.int64(types.uint64), codegen
 
 
-@intrinsic
-def _list_bits(typingctx, word, first, rows, at):
-    """Append first + j for each bit j of `word` to rows[at:], 32-bit integers; return the end of the list.
-
-    A table has the places of the ones of a byte: no branch depends on the bits. `LIST_ROOM` elements behind
-    the end may be written.
-    """
-    i64 = types.int64
-    sig = i64(types.uint64, i64, rows, i64)
-
-    def codegen(context, builder, signature, args):
-        word, first, rows, end = args
-        table = ir.Constant(ir.ArrayType(_BYTE, 8 * 256), [place for places in _PLACES for place in places])
-        start = cgutils.global_constant(builder, "places_of_ones", table)
-        start = builder.bitcast(start, _BYTE.as_pointer())
-        target = pointer_to(context, builder, signature.args[2], rows, integer(0))
-        eight = ir.VectorType(_I32, 8)
-        base = splat(builder, builder.trunc(first, _I32), eight)
-        for byte in range(8):
-            bits = builder.and_(builder.lshr(word, integer(8 * byte)), integer(255))
-            cell = builder.gep(start, [builder.shl(bits, integer(3))])
-            cell = builder.bitcast(cell, ir.VectorType(_BYTE, 8).as_pointer())
-            places = builder.zext(builder.load(cell, align=1), eight)
-            places = builder.add(places, builder.add(base, ir.Constant(eight, [8 * byte] * 8)))
-            place = builder.bitcast(builder.gep(target, [end]), eight.as_pointer())
-            builder.store(places, place, align=4)
-            end = builder.add(end, builder.ctpop(bits))
-        return end
-
-    return sig, codegen
-
-
 def _plain_ball_masks(x, x0, B, b0, depth, half_norms, rests, h0, rest, maybe, inside, out):
     columns = B.reshape(-1)[b0 : b0 + 64 * depth].reshape(depth, 64)
     p = x.reshape(-1)[x0 : x0 + depth] @ columns + half_norms.reshape(-1)[h0 : h0 + 64]
@@ -182,14 +146,7 @@ def _plain_count_ones(word):
     return int(word).bit_count()
 
 
-def _plain_list_bits(word, first, rows, at):
-    own = [first + bit for bit in range(64) if int(word) >> bit & 1]
-    rows[at : at + len(own)] = own
-    return at + len(own)
-
-
 near_mask = _plain_near_mask if JIT_DISABLED else _near_mask
 ball_masks = _plain_ball_masks if JIT_DISABLED else _ball_masks
 count_trailing_zeros = _plain_count_trailing_zeros if JIT_DISABLED else _count_trailing_zeros
 count_ones = _plain_count_ones if JIT_DISABLED else _count_ones
-list_bits = _plain_list_bits if JIT_DISABLED else _list_bits

@@ -23,11 +23,6 @@ def run_near(x, B, b0, depth, half_norms, rests, h0, rest, maybe):
 
 
 @kernel
-def run_list(word, first, rows, at):
-    return bits.list_bits(word, first, rows, at)
-
-
-@kernel
 def run_bits(word):
     return bits.count_ones(word), bits.count_trailing_zeros(word)
 
@@ -91,17 +86,3 @@ def test_bits_of_a_word():
         ref = bin(word).count("1"), len(bin(word)) - 1 - bin(word).rindex("1")
         assert run_bits(np.uint64(word)) == ref
     assert run_bits(np.uint64(0))[0] == 0
-
-
-@pytest.mark.parametrize("share", [0.0, 0.03, 0.3, 0.7, 1.0])
-def test_ones_are_listed(share):
-    rng = np.random.default_rng(int(100 * share))
-    for first in (0, 64, 640_000):
-        ones = np.flatnonzero(rng.uniform(size=64) < share)
-        word = np.uint64(sum(1 << int(one) for one in ones))
-        rows = np.full(3 + 64 + bits.LIST_ROOM, -1, np.int32)
-        end = run_list(word, first, rows, 3)
-        assert end == 3 + len(ones)
-        np.testing.assert_array_equal(rows[3:end], first + ones)
-        np.testing.assert_array_equal(rows[:3], -1)
-        assert (rows[end + bits.LIST_ROOM :] == -1).all()

@@ -37,8 +37,9 @@ _AHEAD = 8  # rows that are fetched to the caches ahead of time
 _DRIFT = 1e-3
 _COLD = 4  # unchecked multiplications for the first point of a leaf
 _BATCH_BYTES = 1 << 25
+_MOST_ROWS = 1 << 31  # lists of rows have 32-bit numbers
 _REACH = 9.0  # where rows may be further from the middle of their leaf, in radii, balls share nothing
-_SLOTS = 8  # matrices at a time: what goes to the next slot has at most half of the balls below it
+_SLOTS = 7  # matrices at a time: what goes to the next slot has at most half of the balls below it
 
 
 def padded_width(columns: int) -> int:
@@ -52,6 +53,8 @@ def local_tangents(index: BallIndex, dim: int, n_threads: int | None = None) -> 
     The basis of a point whose ball holds fewer than dim + 1 points is zero.
     """
     n = len(index.rows)
+    if n >= _MOST_ROWS:
+        raise MemoryError(f"{n:,} reference points: local PCA takes fewer than 2^31")
     padded = padded_width(index.columns)
     bases = np.zeros((n, dim, padded))
     counts = np.zeros(n, np.int64)
@@ -162,14 +165,6 @@ def _sum_about_mean(Y, D, rows, count, center, panel, moments):
 
 
 @device
-def _trace(moments, D):
-    total = 0.0
-    for i in range(D):
-        total += moments[i, i]
-    return total
-
-
-@device
 def _scatter(moments, D, count, sums, C):
     """Set C to the moments about the mean, as a full matrix of trace 1; return the trace before scaling."""
     width = moments.shape[0]
@@ -201,12 +196,13 @@ def _spread(Y, first, here):
 
 
 @device
-def _follow(Y, D, masks, ball, above, count, leaves, found, rows, gone, center, panel, moments):
+def _follow(Y, D, ball, above, count, lists, center, panel, moments):
     """Change the moments of the ball `above` to those of one with `count` rows; return how many were added.
 
     Only the rows that differ are added or subtracted. If these are not fewer than all, or if there is no
     ball above (-1), all are added, and the number is negative.
     """
+    masks, leaves, found, rows, gone = lists
     added, removed = count, count
     if above >= 0:
         added, removed = _changes(masks, ball, above, leaves, found, rows, gone)
@@ -270,25 +266,14 @@ def _tangents_of_leaf(leaf, index, bases, counts, hard):
         for f in range(found):
             count += count_ones(masks[ball, f])
         if shared:
-            parent = above[ball]
+            parent, matrix = above[ball], moments[slot]
             if parent >= 0 and child[parent] != ball:
-                moments[slot] = moments[slot - 1]
+                matrix[:] = moments[slot - 1]
                 handled[slot] = handled[slot - 1]
-            added = _follow(
-                index.rows,
-                D,
-                masks,
-                ball,
-                parent,
-                count,
-                leaves,
-                found,
-                rows,
-                gone,
-                middle,
-                panel,
-                moments[slot],
-            )
+            if handled[slot] == math.inf:
+                parent = np.int64(-1)
+            lists = masks, leaves, found, rows, gone
+            added = _follow(index.rows, D, ball, parent, count, lists, middle, panel, matrix)
             handled[slot] = reach * reach * abs(added) + (handled[slot] if added >= 0 else 0.0)
         if ball >= here:
             continue
@@ -296,6 +281,7 @@ def _tangents_of_leaf(leaf, index, bases, counts, hard):
         if count <= d:
             continue
         if not shared or not _scatter(moments[slot], D, count, sums, C) > _DRIFT * handled[slot]:
+            handled[slot] = math.inf  # the next ball begins afresh
             _collect(masks, ball, leaves, found, rows)
             _sum_about_mean(index.rows, index.columns, rows, count, own, panel, alone)
             _scatter(alone, D, count, sums, C)

@@ -27,6 +27,12 @@ def run_leading(C, n, width, d, eager, Q):
 
 
 @kernel
+def run_following(C, n, width, d, eager, Q):
+    _, Z, R, S, A, V = eigen.scratch(width, d)
+    return eigen.following_rows(C, n, width, d, eager, Q, Z, R, S, A, V)
+
+
+@kernel
 def run_jacobi(A, V, n):
     eigen.jacobi(A, V, n)
 
@@ -212,3 +218,21 @@ def test_thread_count_does_not_matter(n):
     matrices = pad(np.array([rotated(rng, rng.uniform(0, 2 / n, n)) for _ in range(50)]))
     ref = tridiagonal.top_subspaces(matrices, n, 2, n_threads=1)
     np.testing.assert_array_equal(tridiagonal.top_subspaces(matrices, n, 2, n_threads=2), ref)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 7, 12])
+@pytest.mark.parametrize("gap", [0.05, 1.0])
+def test_following_rows_of_small_matrices_are_always_found(n, gap):
+    rng = np.random.default_rng(n)
+    for d in range(1, n):
+        spectrum = np.r_[np.ones(d), np.full(n - d, 1.0 - gap if gap < 1.0 else 1e-3)]
+        C = rotated(rng, spectrum / spectrum.sum())
+        width = len(pad(C))
+        for _ in range(5):
+            Q = np.zeros((d, width))
+            Q[:, :n] = rng.normal(size=(d, n))
+            taken = run_following(pad(C), n, width, d, np.int64(4), Q)
+            if taken < 0:
+                assert n > eigen.JACOBI_MOST  # larger ones without a gap are left to the direct solver
+                continue
+            assert_dominant(C, Q[:, :n], d)

@@ -30,6 +30,11 @@ def run_gram_and_lead(panel, capacity, rows, C, groups, lead):
 
 
 @kernel
+def run_change_and_lead(panel, capacity, added, rows, C, groups):
+    tiles.change_gram_and_lead(panel, capacity, added, rows, C, groups)
+
+
+@kernel
 def run_gram_of_rows(V, first, rows, C, groups):
     tiles.add_gram_of_rows(V, first, rows, C, groups)
 
@@ -76,6 +81,14 @@ def test_gram_with_a_last_column_alone(groups, rows):
     run_gram_and_lead(packed(X, 64), 64, rows, comp, groups, row)
     np.testing.assert_array_equal(comp, ref)
     np.testing.assert_array_equal(row, lead + X[:, width - LANES] @ X)
+    for added in {0, rows // 2, rows}:
+        signed = X.T * np.where(np.arange(rows) < added, 1.0, -1.0)
+        ref = np.where(upper_blocks(groups), start + signed @ X, start)
+        ref[:, width - LANES :] = start[:, width - LANES :]
+        ref[width - LANES] = start[width - LANES] + signed[width - LANES] @ X
+        comp = start.copy()
+        run_change_and_lead(packed(X, 64), 64, added, rows, comp, groups)
+        np.testing.assert_array_equal(comp, ref)
 
 
 @pytest.mark.parametrize("groups", GROUPS)

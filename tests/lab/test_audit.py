@@ -379,7 +379,8 @@ def test_sound_mechanisms_are_not_contradicted():
     ],
 )
 def test_broken_mechanisms_are_caught(control):
-    for found in control(0.03):
+    # the noise is fresh each time; with these many releases audited bounds are nine deviations above claims
+    for found in control(0.1):
         assert found.kind == "control"
         assert found.contradicted, found
         assert found.claimed == pytest.approx(audit_cases.BUDGET.mu, rel=1e-6)

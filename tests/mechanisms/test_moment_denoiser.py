@@ -207,9 +207,9 @@ def test_empty_space_is_not_called_occupied_in_many_dimensions():
 def test_all_queries_in_empty_space_draw_a_warning():
     # noise alone lifts one place over three deviations with probability .0014, three of them with 3e-9
     Y, Z = curved(300, 3, 2, seed=1)
+    models = [DPManifoldDenoiser(0.8, 2, BUDGET).fit(Y) for _ in range(3)]
     with pytest.warns(UserWarning, match="no query"):
-        for _ in range(3):
-            DPManifoldDenoiser(0.8, 2, BUDGET).fit(Y).transform(Z[:1] + 100.0)
+        _ = [model.transform(Z[:1] + 100.0) for model in models]
 
 
 def test_threads_cannot_spend_one_budget_together():

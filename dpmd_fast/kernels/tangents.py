@@ -54,7 +54,7 @@ def local_tangents(index: BallIndex, dim: int, n_threads: int | None = None) -> 
     """
     n = len(index.rows)
     if n >= _MOST_ROWS:
-        raise MemoryError(f"{n:,} reference points: local PCA takes fewer than 2^31")
+        raise MemoryError("local PCA takes fewer than 2^31 reference points")  # how many may be private
     padded = padded_width(index.columns)
     bases = np.zeros((n, dim, padded))
     counts = np.zeros(n, np.int64)

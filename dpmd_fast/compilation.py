@@ -29,9 +29,9 @@ from dpmd_fast.errors import UserValueError
 Progress = Callable[[int, int], None]
 #: What `warmup` compiles for a purpose: routes of `kernels/signatures.py`.
 PURPOSES: dict[str, tuple[str, ...]] = {
-    "transform": ("transform", "wide transform", "coordinates", "posterior"),
-    "atlas": ("atlas", "subspace", "transform", "many columns"),
-    "mixture": ("mixture", "posterior"),
+    "transform": ("transform", "wide transform", "coordinates", "posterior", "units"),
+    "atlas": ("atlas", "subspace", "transform", "many columns", "units"),
+    "mixture": ("mixture", "posterior", "units"),
     "paper": ("paper", "projector", "moments", "descent"),
     "all": (),
 }

@@ -88,7 +88,7 @@ def truncated_square(A, B):
 
 @kernel
 def add_chart(x, near, frames, slopes, masses, gaps, sums, totals):
-    count, columns = len(near) - 1, x.shape[1]
+    count, columns = len(near) - planes.POINTS + 1, x.shape[1]
     planes.add_chart(
         x, near, 0, count, frames, slopes, 0, 5, columns, masses, 0, 1.0, 1.0, 0, gaps, sums, totals
     )

@@ -807,3 +807,26 @@ def draw_missing(weights, means, covariances, z):
     out = np.array(z)
     out[gone] = center + np.linalg.solve(L.T, [row_normal(words, j) for j in gone])
     return out
+
+
+def to_units(X, logged, center, scale, clip):
+    """Return rows in the units of a preprocessor, the same within +-clip, and which rows were beyond."""
+    scaled = [[0.0] * len(center) for _ in X]
+    inside = [[0.0] * len(center) for _ in X]
+    for i, row in enumerate(X):
+        for k, value in enumerate(row):
+            value = math.log(value) if logged[k] else value
+            scaled[i][k] = (value - center[k]) / scale[k]
+            inside[i][k] = min(max(scaled[i][k], -clip), clip)
+    return scaled, inside, [before != after for before, after in zip(scaled, inside, strict=True)]
+
+
+def from_units(X, before, after, logged, center, scale):
+    """Return rows in original units: what did not move keeps its value."""
+    out = [list(row) for row in X]
+    for i, row in enumerate(after):
+        for k, value in enumerate(row):
+            if value != before[i][k]:
+                original = center[k] + scale[k] * value
+                out[i][k] = math.exp(original) if logged[k] else original
+    return out

@@ -29,10 +29,11 @@ pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="needs the compiler")
 
 
 def numpy_features():
-    """Instructions that NumPy chooses loops by and that this processor has."""
+    """Instructions that NumPy chooses loops by and that this processor has, also those switched off here."""
     from numpy._core import _multiarray_umath as inner
 
-    return [name for name in inner.__cpu_dispatch__ if inner.__cpu_features__[name]]
+    off = os.environ.get("NPY_DISABLE_CPU_FEATURES", "").replace(",", " ").split()
+    return [name for name in inner.__cpu_dispatch__ if inner.__cpu_features__[name] or name in off]
 
 
 def has_avx512():

@@ -20,11 +20,13 @@ from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits
 from dpmd_fast.kernels.search.index import LEAF
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask
 from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
+from dpmd_fast.kernels.vector.planes import POINTS as WIDE_POINTS
 from dpmd_fast.kernels.vector.planes import add_chart
 from dpmd_fast.kernels.vector.quad_steps import POINTS, add_four_charts
 from dpmd_fast.kernels.vector.sketches import box_gaps, shift_to_single
 
 BLOCK = 96  # points that go through a leaf together: 64 and 128 take 10 % longer (6 columns)
+WIDE_BLOCK = 384  # the same with many columns, where a chart has few points near: 96 take 13 % longer
 FEW = 8  # leaves: with so few, points are not sorted (3 columns, 5 leaves: sorted they take 13 % longer)
 
 
@@ -188,8 +190,12 @@ def _near_points(places_of, leaf, here, sizes, sketch, boxes, sketches, norms, s
 
 
 @device(inline=True, memory=True)
-def _move_blocks(sketch_of, add, sum_of, places_of, unit, charts, strength, passes, X, reached):
-    """Move the rows of X in place, by `unit` charts at a time: the functions are those for so many."""
+def _move_blocks(sketch_of, add, sum_of, places_of, unit, room_for, charts, strength, passes, X, reached):
+    """Move the rows of X in place, by `unit` charts at a time: the functions are those for so many.
+
+    `room_for` has the largest number of points in a block, and of those that `add` works on together.
+    """
+    block, together = room_for
     sizes, sketch, boxes, planes, d, masses = charts
     frames, slopes = planes
     how = 1 if len(slopes) else 0
@@ -200,13 +206,13 @@ def _move_blocks(sketch_of, add, sum_of, places_of, unit, charts, strength, pass
     width, stride, n_leaves = across.shape[1], frames.shape[1], len(low)
     h2, scale = radius * radius, 1.0 / radius
     share, one = 1.0 / h2, np.uint64(1)
-    most = max(1, min(BLOCK, m))
-    pitch, length = most + POINTS, unit * D if unit > 1 else width
+    most = max(1, min(block, m))
+    pitch, length = most + together, unit * D if unit > 1 else width
     points, turned, shifted = np.empty((most, room)), np.empty((depth + 1, most)), np.empty(room, np.float32)
     lengths, norms, gaps, left = np.empty(most), np.empty(most), np.empty(most), np.empty(width)
     x, sums, totals = np.empty((most + 1, width)), np.empty((most + 1, length)), np.empty((most + 1, unit))
     words, candidates = np.empty(most, np.uint64), np.empty(most + 1, np.int64)
-    gap, sketches, scratch = np.empty(POINTS * length), (points, turned, lengths), (gaps, shifted)
+    gap, sketches, scratch = np.empty(together * length), (points, turned, lengths), (gaps, shifted)
     near, counts = np.empty(LEAF // unit * pitch, np.int64), np.empty(LEAF // unit, np.int64)
     order = np.empty(m, np.int64)
     for q in range(m):
@@ -215,10 +221,10 @@ def _move_blocks(sketch_of, add, sum_of, places_of, unit, charts, strength, pass
         counts[place] = 0
     _clear(points)
     _clear(x)
-    if m > BLOCK and n_leaves > FEW:
+    if m > block and n_leaves > FEW:
         nearest, ends = np.empty(m, np.int64), np.empty(n_leaves + 1, np.int64)
-        room_for = left, points[0], turned, gaps, lengths, nearest, ends
-        _visiting_order(sketch_of, X, center, across, scale, low, high, room_for, order)
+        own = left, points[0], turned, gaps, lengths, nearest, ends
+        _visiting_order(sketch_of, X, center, across, scale, low, high, own, order)
     for begin in range(0, m, most):
         here = min(most, m - begin)
         for q in range(here):
@@ -284,13 +290,25 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
     points are projected. `whole` is as long as the call has rows, of which X may be a part.
     """
     charts = sizes, sketch, boxes, planes, d, masses
-    _move_blocks(_sketch, add_chart, _one_sum, _charts_of, 1, charts, strength, passes, X, reached)
+    room = WIDE_BLOCK, WIDE_POINTS
+    _move_blocks(_sketch, add_chart, _one_sum, _charts_of, 1, room, charts, strength, passes, X, reached)
 
 
 @kernel(rows="whole")
 def move_narrow(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reached, whole):
     """Move the rows of X in place, as `move_wide`; `planes` are of `pack_fours`."""
     charts = sizes, sketch, boxes, planes, d, masses
+    room = BLOCK, POINTS
     _move_blocks(
-        _whole_sketch, add_four_charts, _four_sums, _quads_of, LANES, charts, strength, passes, X, reached
+        _whole_sketch,
+        add_four_charts,
+        _four_sums,
+        _quads_of,
+        LANES,
+        room,
+        charts,
+        strength,
+        passes,
+        X,
+        reached,
     )

@@ -96,6 +96,10 @@ _GROUPS: dict[str, dict[str, str]] = {
         "vector.elementary._logs": "f1 f1",
         "vector.elementary._exps": "f1 f1",
     },
+    "units": {
+        "units.to_units": "f2 b1 f1 f1 f f2 f2 b1",
+        "units.from_units": "f2 f2 f2 b1 f1 f1 f2",
+    },
     "integers": {
         "sums.exact._symmetric": "f3 i3 i1 i3",
     },
@@ -118,6 +122,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
     "wide transform": ("wide charts", *_INDEX, "spectra"),
     "many columns": ("wide charts",),
     "logarithms": ("logarithms",),
+    "units": ("units",),
     "coordinates": ("subspace",),
     "atlas": ("residuals", "charts", "logarithms", *_MOMENTS),
     "subspace": ("features", "subspace", "spectra"),

@@ -193,8 +193,8 @@ class Atlas:
         routes = ["wide transform" if columns >= WIDE else "transform"]
         if self.subspace is not None:
             routes.append("coordinates")
-        if self.preprocess is not None and any(self.preprocess.log):
-            routes.append("logarithms")
+        if self.preprocess is not None:
+            routes.append("units")
         ensure(*routes)
 
     @cached_property

@@ -173,7 +173,7 @@ class Mixture:
 
     def prepare(self) -> None:
         """Compile the kernels of `transform`, or load them from the cache, as its first call does."""
-        ensure("posterior")
+        ensure("posterior", *(() if self.preprocess is None else ("units",)))
 
     def cleaner(self, noise: Any, on_missing: str = "fill") -> MixtureCleaner:
         """Return the mixture made ready for one noise: what is sent to where the points are."""

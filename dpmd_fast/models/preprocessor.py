@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dpmd_fast.arguments import LARGEST, Points, checked, checked_points, limit_in, shown
 from dpmd_fast.columns import DROP, check_unique, names_of
 from dpmd_fast.errors import UserValueError
+from dpmd_fast.kernels.units import from_units, to_units
 from dpmd_fast.kernels.vector.elementary import fixed_exps, fixed_logs
 from dpmd_fast.privacy.guarantee import Guarantee
 
@@ -38,7 +39,6 @@ INVALID = (
 )
 SMALLEST_SCALE = 1e-40
 _DECILES = (0.1, 0.5, 0.9)
-_BLOCK_BYTES = 1 << 18  # of the rows converted at a time: temporary arrays that stay in the cache cost little
 
 
 def preprocessed(name: str, points: Any, preprocess: Preprocessor | None) -> Floats:
@@ -265,28 +265,19 @@ class Preprocessor:
         much as one at the limit.
         """
         self._check_positive(name, points)
-        rows = max(1, _BLOCK_BYTES // (8 * self.n_columns))
-        parts = [slice(start, start + rows) for start in range(0, len(points), rows)]
+        points = np.ascontiguousarray(points)
+        units = (self._flags, *self._arrays[1:])
+        beyond = np.empty(points.shape if keep_beyond else (0, self.n_columns))
         before, clipped = np.empty(points.shape), np.empty(len(points), np.bool_)
-        beyond = np.empty(points.shape) if keep_beyond else None
-        for part in parts:
-            scaled = self._scaled(points[part])
-            np.clip(scaled, -self.clip, self.clip, out=before[part])
-            over = np.abs(scaled) > self.clip
-            clipped[part] = over.any(axis=1) if over.any() else False  # most blocks have none
-            if beyond is not None:
-                beyond[part] = scaled
+        to_units(points, *units, float(self.clip), beyond, before, clipped)
         after, reached = move(before)
-        if beyond is not None and clipped.any():
+        if keep_beyond and clipped.any():
             outside = np.abs(beyond) > self.clip
             after = np.where(outside, after + (beyond - before), after)
             before = np.where(outside, beyond, before)
         out = np.empty(points.shape)
-        with np.errstate(over="ignore"):
-            for part in parts:
-                new, target = after[part], out[part]
-                target[...] = self._original(new)
-                np.copyto(target, points[part], where=new == before[part])
+        with np.errstate(over="ignore"):  # without the compiler, infinity would warn
+            from_units(points, before, np.ascontiguousarray(after), *units, out)
         return out, reached, clipped
 
     def to_dict(self) -> dict[str, Any]:
@@ -338,6 +329,10 @@ class Preprocessor:
         low = logged[(points[:, logged] <= 0.0).any(axis=0)]
         if len(low):
             raise UserValueError(not_positive(name, [label(self.column_names, place) for place in low]))
+
+    @cached_property
+    def _flags(self) -> Flags:
+        return np.array(self.log)
 
     @cached_property
     def _arrays(self) -> tuple[NDArray[np.intp], Floats, Floats]:

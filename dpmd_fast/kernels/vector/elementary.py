@@ -98,8 +98,9 @@ def fixed_log(x):
     return e * _LN2_HIGH + (2.0 * g + (g * s * tail + e * _LN2_LOW))
 
 
-@kernel
-def _logs(values, out):
+@device(inline=True)
+def set_logs(values, out):
+    """Set `out` to `fixed_log` of each value; -inf for 0, NaN for what is less."""
     for i in range(len(values)):
         out[i] = fixed_log(values[i])
     for i in range(len(values)):
@@ -113,8 +114,9 @@ def _logs(values, out):
                 out[i] = x if x > 0.0 else math.nan
 
 
-@kernel
-def _exps(values, out):
+@device(inline=True)
+def set_exps(values, out):
+    """Set `out` to `fixed_exp` of each value; 0 and inf where it is beyond the range of numbers."""
     for i in range(len(values)):
         out[i] = fixed_exp(values[i])
     for i in range(len(values)):
@@ -122,6 +124,16 @@ def _exps(values, out):
         if not (x >= _LOWEST and x <= _HIGHEST):
             half = fixed_exp(0.5 * x) if x < 2.0 * _HIGHEST else math.inf
             out[i] = x if math.isnan(x) else half * half
+
+
+@kernel
+def _logs(values, out):
+    set_logs(values, out)
+
+
+@kernel
+def _exps(values, out):
+    set_exps(values, out)
 
 
 def fixed_logs(values: np.ndarray) -> np.ndarray:

@@ -63,6 +63,7 @@ WORK = {
     "add_chart": (r"vfmadd\d+pd", 6),
 }
 IN_REGISTERS = ("gram", "gram_of_rows", "products", "squares_in_singles")
+BY_FOURS = ("add_chart",)  # with AVX-512 twice as many points, not wider vectors: a fifth faster on Zen 4
 
 
 @functools.cache
@@ -130,7 +131,7 @@ def test_vectors_are_as_wide_as_those_of_the_target(target):
 def test_loops_work_on_whole_registers(target, name):
     instruction, times = WORK[name]
     loops = list(loops_of(compiled_as(target)["texts"][name]["assembly"]))
-    work = rf"\b(?:{instruction})\s.*%{REGISTER[target]}"
+    work = rf"\b(?:{instruction})\s.*%{REGISTER['AVX2' if name in BY_FOURS else target]}"
     busy = [loop for loop in loops if len(re.findall(work, loop)) >= times]
     assert busy
     if name in IN_REGISTERS:  # accumulators do not go through memory

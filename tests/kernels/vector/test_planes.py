@@ -1,4 +1,4 @@
-"""A chart and the points near it, two at a time, against plain formulas."""
+"""A chart and the points near it, several at a time, against plain formulas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from kernel_samples import GUARD
 
 from dpmd_fast.kernels.jit import kernel
-from dpmd_fast.kernels.vector.planes import add_chart, pack_parts
+from dpmd_fast.kernels.vector.planes import POINTS, add_chart, pack_parts
 
 SIZES = [(8, 1), (9, 2), (12, 3), (13, 4), (20, 5), (21, 7), (30, 11)]
 
@@ -45,7 +45,8 @@ def _run(sample, chart, how, near, mass=1.3):
     x[:-1, :D] = X
     first = pack_parts(centers, frames)
     second = pack_parts(offsets, slopes) if how else first
-    found, gaps, f0 = np.array([*near, 0], np.int64), np.empty(2 * width), chart * first.shape[1]
+    found, f0 = np.array([*near, *[0] * (POINTS - 1)], np.int64), chart * first.shape[1]
+    gaps = np.empty(POINTS * width)
     _add(x, found, len(near), first, second, f0, d, D, np.array([GUARD, mass]), h2, how, gaps, sums, totals)
     assert not sums[:, D:].any()
     assert not totals[-1]
@@ -56,7 +57,7 @@ def _run(sample, chart, how, near, mass=1.3):
 @pytest.mark.kernels
 @pytest.mark.parametrize(("D", "d"), SIZES)
 @pytest.mark.parametrize("how", [0, 1])
-@pytest.mark.parametrize("near", [[], [3], [0, 1], [1, 4, 8], [0, 2, 3, 5, 6, 7, 8]])
+@pytest.mark.parametrize("near", [[], [3], [0, 1], [1, 4, 8], [5, 0, 7, 2], [0, 2, 3, 5, 6, 7, 8]])
 def test_a_chart_and_points_near_it(D, d, how, near):
     X, centers, frames, offsets, slopes, h2 = sample = _sample(D, d)
     steps = slopes if how else frames

@@ -1,0 +1,59 @@
+"""Rows converted to the units of a preprocessor and back, against plain loops."""
+
+from __future__ import annotations
+
+import naive
+import numpy as np
+import pytest
+
+from dpmd_fast.kernels.units import from_units, to_units
+
+CLIP = 2.0
+
+
+def _sample(rows, columns=5):
+    rng = np.random.default_rng(rows)
+    X = np.exp(rng.normal(size=(rows, columns)))
+    logged = np.arange(columns) % 2 == 0
+    return X, logged, rng.normal(size=columns), rng.uniform(0.3, 2.0, columns)
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 130])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_rows_in_units_and_back(rows, keeps):
+    X, *units = _sample(rows)
+    ref_scaled, ref_inside, ref_clipped = naive.to_units(X, *units, CLIP)
+    scaled = np.empty(X.shape if keeps else (0, X.shape[1]))
+    inside, clipped, out = np.empty(X.shape), np.empty(rows, np.bool_), np.empty(X.shape)
+    to_units(X, *units, CLIP, scaled, inside, clipped)
+    if keeps:
+        np.testing.assert_allclose(scaled, np.reshape(ref_scaled, X.shape), rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(inside, np.reshape(ref_inside, X.shape), rtol=1e-13, atol=1e-14)
+    assert clipped.tolist() == ref_clipped
+    if rows > 100:
+        assert 0 < clipped.sum() < rows
+    after = inside.copy()
+    after[::3, 1:4] += 0.25  # the others do not move
+    from_units(X, inside, after, *units, out)
+    np.testing.assert_allclose(
+        out, np.reshape(naive.from_units(X, inside, after, *units), X.shape), rtol=1e-13
+    )
+    still = after == inside
+    np.testing.assert_array_equal(out[still], X[still])
+
+
+@pytest.mark.kernels
+def test_missing_values_stay_missing_and_spoil_no_other():
+    X, *units = _sample(70)
+    nothing, inside, clipped = np.empty((0, 5)), np.empty((2, *X.shape)), np.empty((2, len(X)), np.bool_)
+    to_units(X, *units, CLIP, nothing, inside[0], clipped[0])
+    holes = X.copy()
+    holes[3, 0] = holes[66, 1] = np.nan
+    to_units(holes, *units, CLIP, nothing, inside[1], clipped[1])
+    assert np.isnan(inside[1]).sum() == 2
+    whole = ~np.isnan(inside[1])
+    np.testing.assert_array_equal(inside[1][whole], inside[0][whole])
+    out = np.empty(X.shape)
+    from_units(holes, inside[1], inside[1] + 0.5, *units, out)
+    np.testing.assert_array_equal(np.isnan(out), ~whole)

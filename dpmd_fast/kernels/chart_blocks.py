@@ -18,7 +18,7 @@ from dpmd_fast.kernels.jit import device, kernel
 from dpmd_fast.kernels.scratch import aligned_zeros
 from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits
 from dpmd_fast.kernels.search.index import LEAF
-from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask
+from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask, whole_near_mask
 from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
 from dpmd_fast.kernels.vector.planes import POINTS as WIDE_POINTS
 from dpmd_fast.kernels.vector.planes import add_chart
@@ -157,7 +157,9 @@ def _charts_of(word):
 
 
 @device(inline=True)
-def _near_points(places_of, leaf, here, sizes, sketch, boxes, sketches, norms, scratch, candidates, words):
+def _near_points(
+    mask_of, places_of, leaf, here, sizes, sketch, boxes, sketches, norms, limits, scratch, candidates, words
+):
     """Find the points of a block near a leaf: their numbers, and which charts may be in reach of each.
 
     Returns how many there are. Points whose norm is NaN are near no leaf.
@@ -170,9 +172,10 @@ def _near_points(places_of, leaf, here, sizes, sketch, boxes, sketches, norms, s
     first, room = leaf * LEAF, middles.shape[1]
     box_gaps(turned, turned, 0, turned.shape[1], low.shape[1], low[leaf], high[leaf], gaps, here)
     close = 0
+    more = rounding * leaf_sizes[leaf]
     for q in range(here):  # without a branch, which nobody could predict
         candidates[close] = q
-        close += gaps[q] <= 1.0 + rounding * (1.0 + norms[q] + leaf_sizes[leaf])
+        close += gaps[q] <= limits[q] + more
     for i in range(close):
         q = candidates[i]
         slack = rounding * (1.0 + norms[q] + leaf_sizes[leaf])
@@ -182,7 +185,7 @@ def _near_points(places_of, leaf, here, sizes, sketch, boxes, sketches, norms, s
         slack += (depth + 8) * SINGLE_EPS * 4.0 * largest
         if slack < 1.0 and largest < SINGLE_MOST:
             maybe = 0.5 * norm - 0.5 - 0.5 * slack
-            word = near_mask(shifted, single, first * depth, depth, half_norms, rests, first, rest, maybe)
+            word = mask_of(shifted, single, first * depth, depth, half_norms, rests, first, rest, maybe)
         else:
             word = all_bits(min(LEAF, n - first))
         words[i] = places_of(word)
@@ -190,7 +193,9 @@ def _near_points(places_of, leaf, here, sizes, sketch, boxes, sketches, norms, s
 
 
 @device(inline=True, memory=True)
-def _move_blocks(sketch_of, add, sum_of, places_of, unit, room_for, charts, strength, passes, X, reached):
+def _move_blocks(
+    sketch_of, mask_of, add, sum_of, places_of, unit, room_for, charts, strength, passes, X, reached
+):
     """Move the rows of X in place, by `unit` charts at a time: the functions are those for so many.
 
     `room_for` has the largest number of points in a block, and of those that `add` works on together.
@@ -209,7 +214,8 @@ def _move_blocks(sketch_of, add, sum_of, places_of, unit, room_for, charts, stre
     most = max(1, min(block, m))
     pitch, length = most + together, unit * D if unit > 1 else width
     points, turned, shifted = np.empty((most, room)), np.empty((depth + 1, most)), np.empty(room, np.float32)
-    lengths, norms, gaps, left = np.empty(most), np.empty(most), np.empty(most), np.empty(width)
+    lengths, norms, limits, gaps = np.empty(most), np.empty(most), np.empty(most), np.empty(most)
+    left = np.empty(width)
     x, sums, totals = np.empty((most + 1, width)), np.empty((most + 1, length)), np.empty((most + 1, unit))
     words, candidates = np.empty(most, np.uint64), np.empty(most + 1, np.int64)
     gap, sketches, scratch = np.empty(together * length), (points, turned, lengths), (gaps, shifted)
@@ -240,12 +246,25 @@ def _move_blocks(sketch_of, add, sum_of, places_of, unit, room_for, charts, stre
                     turned[k, q] = points[q, k]
                     size += points[q, k] * points[q, k]
                 norms[q] = size if norms[q] >= 0.0 else np.nan  # near no leaf
+                limits[q] = 1.0 + sizes[3] * (2.0 + norms[q])  # one unit for the sums that follow
             _clear(sums)
             _clear(totals)
             for leaf in range(n_leaves):
                 first, listed = leaf * LEAF, np.uint64(0)
                 close = _near_points(
-                    places_of, leaf, here, sizes, sketch, boxes, sketches, norms, scratch, candidates, words
+                    mask_of,
+                    places_of,
+                    leaf,
+                    here,
+                    sizes,
+                    sketch,
+                    boxes,
+                    sketches,
+                    norms,
+                    limits,
+                    scratch,
+                    candidates,
+                    words,
                 )
                 for i in range(close):
                     word = words[i]
@@ -291,7 +310,9 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
     """
     charts = sizes, sketch, boxes, planes, d, masses
     room = WIDE_BLOCK, WIDE_POINTS
-    _move_blocks(_sketch, add_chart, _one_sum, _charts_of, 1, room, charts, strength, passes, X, reached)
+    _move_blocks(
+        _sketch, near_mask, add_chart, _one_sum, _charts_of, 1, room, charts, strength, passes, X, reached
+    )
 
 
 @kernel(rows="whole")
@@ -301,6 +322,7 @@ def move_narrow(sizes, sketch, boxes, planes, d, masses, strength, passes, X, re
     room = BLOCK, POINTS
     _move_blocks(
         _whole_sketch,
+        whole_near_mask,
         add_four_charts,
         _four_sums,
         _quads_of,

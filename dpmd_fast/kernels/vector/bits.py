@@ -86,26 +86,31 @@ def _ball_masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, may
     return sig, codegen
 
 
-@intrinsic
-def _near_mask(typingctx, x, B, b0, depth, half_norms, rests, h0, rest, maybe):
-    """Return the first word of `_ball_masks`."""
-    i64, f64 = types.int64, types.float64
-    sig = types.uint64(x, B, i64, i64, half_norms, rests, i64, f64, f64)
+def _make_near_mask(whole):
+    """Return an intrinsic for the first word of `_ball_masks`; a whole sketch has no rests."""
 
-    def codegen(context, builder, signature, args):
-        x, B, b0, depth, half_norms, rests, h0, rest, maybe = args
-        px = pointer_to(context, builder, signature.args[0], x, integer(0))
-        pb = pointer_to(context, builder, signature.args[1], B, b0)
-        ph = pointer_to(context, builder, signature.args[4], half_norms, h0)
-        pr = pointer_to(context, builder, signature.args[5], rests, h0)
-        rest, maybe = (splat(builder, builder.fptrunc(value, F32), _VECTOR) for value in (rest, maybe))
-        near = []
-        for j, total in enumerate(_products(builder, px, pb, ph, depth)):
-            cross = builder.fmul(rest, _fetch(builder, pr, _LANES * j))
-            near.append(builder.fcmp_ordered(">=", builder.fadd(total, cross), maybe))
-        return _word(builder, near)
+    @intrinsic
+    def near_mask(typingctx, x, B, b0, depth, half_norms, rests, h0, rest, maybe):
+        i64, f64 = types.int64, types.float64
+        sig = types.uint64(x, B, i64, i64, half_norms, rests, i64, f64, f64)
 
-    return sig, codegen
+        def codegen(context, builder, signature, args):
+            x, B, b0, depth, half_norms, rests, h0, rest, maybe = args
+            px = pointer_to(context, builder, signature.args[0], x, integer(0))
+            pb = pointer_to(context, builder, signature.args[1], B, b0)
+            ph = pointer_to(context, builder, signature.args[4], half_norms, h0)
+            pr = pointer_to(context, builder, signature.args[5], rests, h0)
+            rest, maybe = (splat(builder, builder.fptrunc(value, F32), _VECTOR) for value in (rest, maybe))
+            near = []
+            for j, total in enumerate(_products(builder, px, pb, ph, depth)):
+                if not whole:
+                    total = builder.fadd(total, builder.fmul(rest, _fetch(builder, pr, _LANES * j)))
+                near.append(builder.fcmp_ordered(">=", total, maybe))
+            return _word(builder, near)
+
+        return sig, codegen
+
+    return near_mask
 
 
 @intrinsic
@@ -146,7 +151,8 @@ def _plain_count_ones(word):
     return int(word).bit_count()
 
 
-near_mask = _plain_near_mask if JIT_DISABLED else _near_mask
+near_mask = _plain_near_mask if JIT_DISABLED else _make_near_mask(whole=False)
+whole_near_mask = _plain_near_mask if JIT_DISABLED else _make_near_mask(whole=True)
 ball_masks = _plain_ball_masks if JIT_DISABLED else _ball_masks
 count_trailing_zeros = _plain_count_trailing_zeros if JIT_DISABLED else _count_trailing_zeros
 count_ones = _plain_count_ones if JIT_DISABLED else _count_ones

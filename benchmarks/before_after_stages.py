@@ -110,8 +110,9 @@ def curved(count: int, rng: np.random.Generator) -> np.ndarray:
     """Return points of a surface of dimension 5 that fills 20 columns, every other of them skewed."""
     shape = np.random.default_rng(5)
     linear, bent = shape.normal(size=(2, 5, 20)) / np.sqrt(5)
+    phases = shape.uniform(0.0, 6.0, 20)
     place = rng.normal(size=(count, 5))
-    points = place @ linear + 0.3 * np.sin(place @ bent) + 0.2 * rng.normal(size=(count, 20))
+    points = place @ linear + 0.3 * np.sin(place @ bent + phases) + 0.2 * rng.normal(size=(count, 20))
     points[:, ::2] = np.exp(points[:, ::2])
     return points
 
@@ -144,8 +145,9 @@ def transforms(quick: bool) -> Iterator[Row]:
     yield "one row, times `PCA.transform`", ours[0] / theirs[0]
     yield "one row, 99th percentile, times one thread's", ours[1] / alone[1]
     anchors = curved(3_000, rng)
+    settings["budget"] = d.Budget(1.0, 1e-6)
     bent = d.release_atlas(
-        curved(50_000, rng), anchors, dim=5, preprocess=d.Preprocessor.from_public(anchors), **settings
+        curved(200_000, rng), anchors, dim=5, preprocess=d.Preprocessor.from_public(anchors), **settings
     )
     rows = curved(many // 5, rng)
     yield (

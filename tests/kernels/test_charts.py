@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from kernel_samples import charts
 
-from dpmd_fast.kernels.chart_blocks import BLOCK, FEW
-from dpmd_fast.kernels.charts import make_field, move
+from dpmd_fast.kernels.chart_blocks import BLOCK, FEW, WIDE_BLOCK
+from dpmd_fast.kernels.charts import WIDE, make_field, move
 from dpmd_fast.kernels.search.index import LEAF
 
 SIZES = [
@@ -66,7 +66,8 @@ def test_a_point_moves_the_same_in_every_company(D, K):
     together = move(field, X, 2)[0]
     order = rng.permutation(len(X))
     np.testing.assert_array_equal(move(field, X[order], 1)[0], together[order])
-    for rows in (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 1):
+    block = WIDE_BLOCK if D >= WIDE else BLOCK
+    for rows in (block - 1, block, block + 1, 2 * block + 1):
         np.testing.assert_array_equal(move(field, X[:rows], 1)[0], together[:rows])
     one_by_one = np.concatenate([move(field, X[i : i + 1], 1)[0] for i in range(0, 777, 97)])
     np.testing.assert_array_equal(one_by_one, together[::97])

@@ -26,7 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run as a sc
 from benchmarks import parts
 from benchmarks.common import THREADS, Case, best_seconds, make_problem
 from benchmarks.markdown import arguments_of, machine, print_report, seconds, table
+from benchmarks.transform import RECORDS, preprocessed_case
 from dpmd_fast import Atlas, Budget, LargeDeltaWarning, release_atlas, release_moments, warmup
+from dpmd_fast.kernels.charts import move
 from dpmd_fast.kernels.noise import exact_normal
 from dpmd_fast.kernels.search.balls import count_neighbors
 from dpmd_fast.kernels.search.index import BallIndex, build_index
@@ -90,8 +92,11 @@ def transform_flops(atlas: Atlas, points: np.ndarray) -> float:
     total = 0.0 if atlas.subspace is None else 4.0 * points.size * inside.shape[1]
     for layer in atlas.layers:
         _, columns, dim = layer.tangents.shape
-        pairs = float(count_neighbors(build_index(layer.centers, layer.bandwidth), inside).sum())
-        total += layer.passes * pairs * (3.0 * columns + 4.0 * dim * columns + 2.0 * columns)
+        index, once = build_index(layer.centers, layer.bandwidth), replace(layer, passes=1).field()
+        for _ in range(layer.passes):
+            pairs = float(count_neighbors(index, inside).sum())
+            total += pairs * (3.0 * columns + 4.0 * dim * columns + 2.0 * columns)
+            inside = move(once, inside)[0]
     return total
 
 
@@ -139,6 +144,11 @@ def stages(quick: bool) -> Iterator[Stage]:
         yield Stage(f"transform, D={D}, input and output", spent, Z.nbytes, "copy", rate)
         if D == 3:
             yield _residuals(atlas, Z)
+    atlas, Z = preprocessed_case(records=20_000 if quick else RECORDS)
+    inside = np.asarray(atlas.preprocess.forward(Z))
+    spent, dgemm = _in_turns(partial(atlas.transform, Z, n_threads=1), quick, threads=1)
+    name, rate = "transform, D=20, d=5, preprocessed, 1 thread", f"{len(Z) / spent:,.0f} points"
+    yield Stage(name, spent, transform_flops(atlas, inside), "DGEMM", rate, beside=dgemm)
     count = 200_000 if quick else 10_000_000
     words = exact_normal.words_for(count)
     source = open_source()
@@ -221,10 +231,11 @@ def _timed(call: Callable[[], Any]) -> float:
     return best_seconds(call, 3)
 
 
-def _in_turns(call: Callable[[], Any], quick: bool) -> tuple[float, float]:
+def _in_turns(call: Callable[[], Any], quick: bool, threads: int = THREADS) -> tuple[float, float]:
     """Seconds of a stage and the rate of DGEMM, in turns: the speed of a machine drifts within seconds."""
     call()
-    turns = [(best_seconds(call, 1), dgemm_rate(500 if quick else 2500, repeats=1)) for _ in range(_TURNS)]
+    order = 500 if quick else 2500
+    turns = [(best_seconds(call, 1), dgemm_rate(order, threads, 1)) for _ in range(_TURNS)]
     return min(spent for spent, _ in turns), max(rate for _, rate in turns)
 
 
@@ -258,7 +269,7 @@ def show_stages(found: Sequence[Stage], rates: dict[str, float]) -> str:
         f"{THREADS} threads unless said otherwise. Useful flops. Sums: pairs (D+1)(D+2) + 2 n K D; in "
         "brackets without the latter, distances most of which the search does without. Local PCA "
         "pairs D (D+1), as if every ball were summed anew; only the rows that change are, so the share may "
-        "exceed 100 %. Transform: 9 to 13 flops a column for each pass and chart in reach (2 or 3 columns "
+        "exceed 100 %. Transform: 9 to 25 flops a column for each pass and chart in reach (2 or 3 columns "
         "where the charts live in a subspace, and the way there). Residuals: pairs F (F+1) with F = d + D + "
         f"1, and the move. Sums and local PCA in turns with DGEMM, the best of {_TURNS} of each. Noise: "
         "8 bytes of the stream a sample, and 1/16 in reserve. Parquet: bytes of the float32 values.\n\n"

@@ -151,7 +151,7 @@ def plain_case() -> tuple[Atlas, np.ndarray]:
     return atlas, queries_near(shape, ALONE)
 
 
-def preprocessed_case(columns: int = 20, dim: int = 5) -> tuple[Atlas, np.ndarray]:
+def preprocessed_case(columns: int = 20, dim: int = 5, records: int = RECORDS) -> tuple[Atlas, np.ndarray]:
     """Return an atlas of a curved surface that fills all columns, every other of them skewed, and queries."""
     rng = np.random.default_rng(0)
     linear, curved = rng.normal(size=(2, dim, columns)) / np.sqrt(dim)
@@ -164,7 +164,7 @@ def preprocessed_case(columns: int = 20, dim: int = 5) -> tuple[Atlas, np.ndarra
         points[:, ::2] = np.exp(points[:, ::2])
         return points
 
-    reference, anchors = sample(RECORDS), sample(ANCHORS)
+    reference, anchors = sample(records), sample(ANCHORS)
     atlas = release_atlas(
         reference,
         anchors,

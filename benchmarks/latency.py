@@ -34,7 +34,7 @@ ROWS = (1, 10, 100, 1_000, 10_000, 100_000)
 CLIENTS = (1, 2, 4)
 COLUMNS = 10
 NOISE = 0.3
-TURNS = 4
+TURNS = 12
 BUSY = "while True: pass"
 
 Call = Callable[[np.ndarray], Any]

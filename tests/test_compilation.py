@@ -104,6 +104,11 @@ ROUTES = """
         out[:, 0] += np.cos(angle); out[:, 1] += np.sin(angle)
         return out
 
+    def read_only(A):
+        out = A.copy()
+        out.flags.writeable = False
+        return out
+
     budget, large = d.Budget(1.0, 1e-6), d.Budget(50.0, 1e-3)
     Y, Z = circle(2000), circle(60)
     wide, wide_public = circle(3000, 24), circle(80, 24)
@@ -113,6 +118,7 @@ ROUTES = """
         "float32": lambda A: A.astype(np.float32),
         "columns": np.asfortranarray,
         "strided": lambda A: np.repeat(A, 2, axis=1)[:, ::2],
+        "read-only": read_only,
         "table": lambda A: pa.table({f"c{i}": A[:, i] for i in range(A.shape[1])}),
     }
     for name in sys.argv[1:]:
@@ -121,6 +127,10 @@ ROUTES = """
         atlas = d.release_atlas(kind(Y), kind(Z), dim=1, rounds=2, budget=large, accept_risk=True)
         d.release_atlas(kind(Y), kind(Z), dim=1, budget=large, accept_risk=True, noise=0.02)
         atlas.transform(kind(Z))
+        names = ("c0", "c1") if name == "table" else None
+        units = d.Preprocessor((0.1,) * 2, (0.9,) * 2, column_names=names)
+        d.release_atlas(kind(Y), kind(Z), dim=1, budget=large, accept_risk=True,
+            preprocess=units).transform(kind(Z))
         made = d.release_atlas(kind(wide), kind(wide_public), dim=1, budget=large, accept_risk=True)
         assert made.subspace is not None
         made.transform(kind(wide_public))
@@ -148,7 +158,7 @@ ROUTES = """
 
 @compiled
 @pytest.mark.parametrize(
-    "kind", ["float64", pytest.param("float32 columns strided table", marks=pytest.mark.slow)]
+    "kind", ["float64 read-only", pytest.param("float32 columns strided table", marks=pytest.mark.slow)]
 )
 def test_no_route_compiles_anything_but_what_is_named(kind):
     assert run(ROUTES, *kind.split()) == []

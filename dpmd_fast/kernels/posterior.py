@@ -27,6 +27,7 @@ from dpmd_fast.kernels.mixture.densities import complete_logs, set_shares
 from dpmd_fast.kernels.mixture.draws import bits_of_rows, draw_block
 from dpmd_fast.kernels.mixture.moments import multiply_counting, note_all, set_moments
 from dpmd_fast.kernels.rows import each_row
+from dpmd_fast.kernels.scratch import as_argument
 
 __all__ = ["PosteriorComponents", "draw_missing", "log_densities", "make_components", "posterior"]
 
@@ -88,7 +89,7 @@ def draw_missing(components: PosteriorComponents, Z: np.ndarray, n_threads: int 
 
 def _run(components, Z, means, spreads, densities, n_threads, bits=_NO_BITS, complete=False):
     """Set what is not empty of the results; with the bits of the rows, `means` gets draws where NaN is."""
-    Z = np.ascontiguousarray(Z, dtype=np.float64)
+    Z = as_argument(Z)
     size = _BLOCK if _BLOCK * components.means.size <= _CACHED else _BLOCK // 2
     order = np.arange(len(Z)) if complete else _by_pattern(Z)
 

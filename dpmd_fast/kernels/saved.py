@@ -35,7 +35,7 @@ import numpy as np
 
 from dpmd_fast.kernels import late
 from dpmd_fast.kernels.cache import is_trusted_file, is_trusted_folder, opened_for_write, trusted_path_of
-from dpmd_fast.kernels.signatures import LETTERS, NAMED, TUPLES, words_of
+from dpmd_fast.kernels.signatures import LETTERS, NAMED, TUPLES, types_of, words_of
 
 _PACKAGE = "dpmd_fast.kernels."
 _LARGEST = 1 << 24  # bytes of a file
@@ -49,6 +49,8 @@ def keep(function: Any, compiled: Any) -> None:
         return
     name = f"{function.__module__.removeprefix(_PACKAGE)}.{function.__name__}"
     if str(compiled.signature.return_type) != "none" or any(word in NAMED for word in words_of(name)):
+        return
+    if tuple(compiled.signature.args) != types_of(name):  # for other arguments, which a stand-in does not get
         return
     with suppress(FileExistsError):
         os.mkdir(_folder(), 0o755)

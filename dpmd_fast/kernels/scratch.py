@@ -1,4 +1,4 @@
-"""Memory for kernels: arrays that begin with a cache line, and scratch of which only a part is used.
+"""Memory for kernels: arguments, arrays that begin with a cache line, scratch of which a part is used.
 
 A vector of AVX-512 is as long as a line: in an array that begins elsewhere, each load of one takes two lines.
 
@@ -14,6 +14,14 @@ from typing import Any
 import numpy as np
 
 LINE = 64  # bytes in a cache line
+
+
+def as_argument(values: Any) -> np.ndarray:
+    """Return float64 as kernels take them; an array that is so already is not copied.
+
+    For a read-only array, such as a mapped file, Numba would compile a kernel once more.
+    """
+    return np.require(values, np.float64, ["C", "ALIGNED", "WRITEABLE"])
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:

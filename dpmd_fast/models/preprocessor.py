@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dpmd_fast.arguments import LARGEST, Points, checked, checked_points, limit_in, shown
 from dpmd_fast.columns import DROP, check_unique, names_of
 from dpmd_fast.errors import UserValueError
+from dpmd_fast.kernels.scratch import as_argument
 from dpmd_fast.kernels.units import from_units, to_units
 from dpmd_fast.kernels.vector.elementary import fixed_exps, fixed_logs
 from dpmd_fast.privacy.guarantee import Guarantee
@@ -91,7 +92,8 @@ class Preprocessor:
     receipt: Receipt | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "receipt": None}
+        kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**kept, "receipt": None}  # not the cached arrays, which may come back read-only
 
     def __post_init__(self) -> None:
         center, scale = _numbers("center", self.center), _numbers("scale", self.scale)
@@ -264,8 +266,10 @@ class Preprocessor:
         value, is handed to `move` as it is. With `keep_beyond`, a coordinate beyond the limit is moved by as
         much as one at the limit.
         """
+        if points.ndim != 2 or points.shape[1] != self.n_columns:
+            raise UserValueError(f"{name} must have {self.n_columns} columns; its shape is {points.shape}")
         self._check_positive(name, points)
-        points = np.ascontiguousarray(points)
+        points = as_argument(points)
         units = (self._flags, *self._arrays[1:])
         beyond = np.empty(points.shape if keep_beyond else (0, self.n_columns))
         before, clipped = np.empty(points.shape), np.empty(len(points), np.bool_)
@@ -275,9 +279,11 @@ class Preprocessor:
             outside = np.abs(beyond) > self.clip
             after = np.where(outside, after + (beyond - before), after)
             before = np.where(outside, beyond, before)
+        if after.shape != points.shape:
+            raise AssertionError("a map must return as many rows and columns as it gets")
         out = np.empty(points.shape)
         with np.errstate(over="ignore"):  # without the compiler, infinity would warn
-            from_units(points, before, np.ascontiguousarray(after), *units, out)
+            from_units(points, before, as_argument(after), *units, out)
         return out, reached, clipped
 
     def to_dict(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_corrections(D, d, K):
     np.testing.assert_allclose(comp, ref, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize(("D", "K"), [(5, 100), (5, 700), (9, 100), (20, 100)])
+@pytest.mark.parametrize(("D", "K"), [(5, 100), (5, 700), (9, 100), (20, 100), (20, 700)])
 def test_a_point_moves_the_same_in_every_company(D, K):
     centers, tangents, masses, rng = charts(D, 2, K, seed=2)
     assert (K > FEW * LEAF) == (K == 700)  # then points are sorted
@@ -72,6 +72,24 @@ def test_a_point_moves_the_same_in_every_company(D, K):
     one_by_one = np.concatenate([move(field, X[i : i + 1], 1)[0] for i in range(0, 777, 97)])
     np.testing.assert_array_equal(one_by_one, together[::97])
     assert (together != X).any(axis=1).mean() > 0.1
+
+
+@pytest.mark.parametrize("D", [2, 5, 8, 20])
+@pytest.mark.parametrize("away", [0, 4, 8, 13])
+def test_a_chart_far_away_reaches_all_points_of_its_ball(D, away):
+    """The box of its leaf is that chart alone, and rounding grows with the distance from the others."""
+    rng = np.random.default_rng([D, away])
+    far = rng.normal(size=D)
+    far *= 10.0**away / np.linalg.norm(far)
+    centers = np.concatenate([0.3 * rng.normal(size=(LEAF, D)) - 1e-3 * far, far[None]])
+    tangents = np.linalg.qr(rng.normal(size=(LEAF + 1, D, 1)))[0]
+    around = rng.normal(size=(2_000, D))
+    around /= np.linalg.norm(around, axis=1)[:, None]
+    X = far + around * (1.0 - 10.0 ** -rng.uniform(3.0, 16.0, 2_000))[:, None]
+    reached = move(make_field(centers, tangents, np.ones(LEAF + 1), 1.0), X)[1]
+    inside = ((X - far) ** 2).sum(axis=1) < 1.0 - 1e-14
+    assert inside.sum() > 500
+    assert reached[inside].all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])

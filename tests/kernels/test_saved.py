@@ -199,6 +199,32 @@ def test_numba_takes_over_when_it_is_needed(files, cache):
     subprocess.run(command, env=environment, cwd=cache, check=True)
 
 
+# Calls a kernel with arguments of its types and of others; prints how often it was compiled.
+OTHER_TYPES = """
+import numpy as np
+import numba
+from dpmd_fast.kernels import saved, units
+flags, numbers = np.zeros(2, np.bool_), (np.zeros(2), np.ones(2), 8.0, np.empty((0, 2)))
+def call(X):
+    units.to_units(X, flags, *numbers, np.empty((3, 2)), np.empty(3, np.bool_))
+    return open(saved._trusted_path("units.to_units"), "rb").read()
+usual = call(np.ones((3, 2)))
+assert call(np.ones((3, 2), np.float32)) == usual
+print(len(units.to_units.signatures))
+"""
+
+
+def test_code_for_other_arguments_is_not_kept(cache, tmp_path):
+    """What one process calls with float32 must not change what others run."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("NUMBA_", "DPMD_"))}
+    environment = {**kept, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", OTHER_TYPES]
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout.split() == ["2"]
+
+
 def test_arguments_of_other_types_do_not_fit():
     words, numbers = ("f2", "i", "f", "SIZES"), []
     good = (np.zeros((3, 2)), 4, 0.5, (1, 2, 3.0, 4.0))

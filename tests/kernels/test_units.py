@@ -53,7 +53,24 @@ def test_missing_values_stay_missing_and_spoil_no_other():
     to_units(holes, *units, CLIP, nothing, inside[1], clipped[1])
     assert np.isnan(inside[1]).sum() == 2
     whole = ~np.isnan(inside[1])
+    assert not (clipped[1] & ~clipped[0]).any()
     np.testing.assert_array_equal(inside[1][whole], inside[0][whole])
     out = np.empty(X.shape)
     from_units(holes, inside[1], inside[1] + 0.5, *units, out)
     np.testing.assert_array_equal(np.isnan(out), ~whole)
+    filled = np.where(whole, inside[1], 0.25)
+    from_units(holes, inside[1], filled, *units, out)
+    logged, center, scale = units
+    assert out[3, 0] == pytest.approx(np.exp(center[0] + 0.25 * scale[0]))
+    assert out[66, 1] == pytest.approx(center[1] + 0.25 * scale[1])
+    assert logged[0]
+    assert not logged[1]
+
+
+@pytest.mark.kernels
+def test_a_value_at_the_limit_is_not_clipped():
+    X = np.array([[CLIP, -CLIP], [np.nextafter(CLIP, 9.0), 0.0], [0.0, np.nextafter(-CLIP, -9.0)]])
+    inside, clipped = np.empty(X.shape), np.empty(3, np.bool_)
+    to_units(X, np.zeros(2, np.bool_), np.zeros(2), np.ones(2), CLIP, np.empty((0, 2)), inside, clipped)
+    assert clipped.tolist() == [False, True, True]
+    np.testing.assert_array_equal(inside, [[CLIP, -CLIP], [CLIP, 0.0], [0.0, -CLIP]])

@@ -829,3 +829,22 @@ def test_the_receipt_stays_in_this_process(tmp_path):
     )
     assert atlas.preprocess == made
     assert atlas.preprocess.receipt is None
+
+
+def test_moved_refuses_other_columns_and_takes_any_layout():
+    units = Preprocessor((0.5,) * 4, (2.0,) * 4, log=(True, False, True, False))
+    points = np.random.default_rng(0).uniform(0.5, 2.0, (30, 4))
+
+    def move(inside):
+        return inside + 0.25, np.ones(len(inside), np.bool_)
+
+    for columns in (1, 2, 6, 4_000):
+        with pytest.raises(ValueError, match="must have 4 columns"):
+            units.moved(np.ones((3, columns)), move)
+    expected = units.moved(points, move)[0]
+    frozen = points.copy()
+    frozen.flags.writeable = False
+    for same in (np.asfortranarray(points), np.repeat(points, 2, axis=1)[:, ::2], frozen):
+        np.testing.assert_array_equal(units.moved(same, move)[0], expected)
+    single = points.astype(np.float32)
+    np.testing.assert_array_equal(units.moved(single, move)[0], units.moved(single.astype(float), move)[0])

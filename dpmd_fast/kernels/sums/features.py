@@ -11,6 +11,7 @@ import numpy as np
 from dpmd_fast.kernels.jit import device, kernel, threads
 from dpmd_fast.kernels.parallel import parallel_for
 from dpmd_fast.kernels.rows import each_row
+from dpmd_fast.kernels.scratch import as_argument
 from dpmd_fast.kernels.sums.clip import Clipping, clip
 from dpmd_fast.kernels.sums.pairs import check_done
 from dpmd_fast.kernels.vector.lanes import LANES
@@ -29,7 +30,7 @@ def subspace_coordinates(
     inside, outside = np.empty((n, basis.shape[1])), np.empty((n, D))
     done = np.zeros(n, np.bool_)
     with threads(n_threads):
-        _coordinates(_contiguous(Y), _contiguous(center), _contiguous(basis), inside, outside, done)
+        _coordinates(as_argument(Y), as_argument(center), as_argument(basis), inside, outside, done)
     check_done(done)
     return inside, outside
 
@@ -38,8 +39,8 @@ def inside_coordinates(
     Y: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
     """Return the coordinates of `subspace_coordinates`, to the last bit, without what is outside."""
-    points, inside = _contiguous(Y), np.empty((len(Y), basis.shape[1]))
-    center, basis = _contiguous(center), _contiguous(basis)
+    points, inside = as_argument(Y), np.empty((len(Y), basis.shape[1]))
+    center, basis = as_argument(center), as_argument(basis)
     each_row(lambda first, last: _inside(points, center, basis, inside, first, last), len(Y), n_threads)
     return inside
 
@@ -48,8 +49,8 @@ def subspace_points(
     X: np.ndarray, center: np.ndarray, basis: np.ndarray, n_threads: int | None = None
 ) -> np.ndarray:
     """Return the points m + V x (n, D) with coordinates `X` (n, q)."""
-    points, out = _contiguous(X), np.empty((len(X), len(center)))
-    center, across = _contiguous(center), _contiguous(basis.T)
+    points, out = as_argument(X), np.empty((len(X), len(center)))
+    center, across = as_argument(center), as_argument(basis.T)
     each_row(lambda first, last: _points(points, center, across, out, first, last), len(X), n_threads)
     return out
 
@@ -64,13 +65,9 @@ def add_feature_block(
     partial = np.zeros((chunks, width, width))
     done = np.zeros(chunks, np.bool_)
     with threads(n_threads):
-        _add(_contiguous(features), F, clipping, partial, done)
+        _add(as_argument(features), F, clipping, partial, done)
     check_done(done)
     sums[0] += partial.sum(axis=0)
-
-
-def _contiguous(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values, dtype=np.float64)
 
 
 @device

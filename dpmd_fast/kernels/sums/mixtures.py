@@ -22,6 +22,7 @@ import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, resolve_threads, threads
 from dpmd_fast.kernels.parallel import parallel_for
+from dpmd_fast.kernels.scratch import as_argument
 from dpmd_fast.kernels.sums.clip import Clipping, add_square, clip_from
 from dpmd_fast.kernels.sums.pairs import check_done
 from dpmd_fast.kernels.sums.responsibilities import CHUNK, find_components, make_chunk, weigh
@@ -64,7 +65,7 @@ def add_mixture_block(
     n_threads: int | None = None,
 ) -> None:
     """Add the records `Y` to the upper blocks of `sums` (K, width, width)."""
-    records = np.ascontiguousarray(Y, dtype=np.float64)
+    records = as_argument(Y)
     parts = max(1, min(resolve_threads(n_threads), -(-len(records) // CHUNK)))
     partial = np.zeros((parts, *sums.shape))
     done = np.zeros(parts, np.bool_)

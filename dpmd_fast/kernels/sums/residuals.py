@@ -17,6 +17,7 @@ import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel, threads
 from dpmd_fast.kernels.parallel import parallel_for
+from dpmd_fast.kernels.scratch import as_argument
 from dpmd_fast.kernels.search.balls import find_candidates, search_scratch
 from dpmd_fast.kernels.search.index import LEAF, BallIndex, build_index
 from dpmd_fast.kernels.sums.clip import NO_CLIPPING, Clipping, clip
@@ -67,7 +68,7 @@ def residual_norms(
     out = np.full(len(X), np.nan)
     with threads(n_threads):
         along = np.empty((0, frames.frames.shape[1]))
-        _clip_block(*frames, _contiguous(X), _contiguous(R), float(c), NO_CLIPPING, *NO_PAIRS, along, out)
+        _clip_block(*frames, as_argument(X), as_argument(R), float(c), NO_CLIPPING, *NO_PAIRS, along, out)
     check_done(~np.isnan(out))
     return out
 
@@ -83,18 +84,14 @@ def add_residual_block(
     n_threads: int | None = None,
 ) -> None:
     """Add records (x, r), at most `block_rows` of them, to the upper blocks of `sums` (K, width, width)."""
-    c, residuals = float(c), _contiguous(R)
+    c, residuals = float(c), as_argument(R)
     with threads(n_threads):
-        _clip_block(*frames, _contiguous(X), residuals, c, clipping, *pairs[:4], NO_NORMS)
+        _clip_block(*frames, as_argument(X), residuals, c, clipping, *pairs[:4], NO_NORMS)
         starts = sort_by_location(len(X), len(frames.balls.rows), pairs)
         done = np.zeros(len(sums), np.bool_)
         bandwidths = frames.balls.radius, frames.normal
         _accumulate(bandwidths, residuals, c, starts, *pairs[4:], sums, done)
     check_done(done)
-
-
-def _contiguous(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values, dtype=np.float64)
 
 
 @device(memory=True)

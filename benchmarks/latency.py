@@ -34,7 +34,8 @@ ROWS = (1, 10, 100, 1_000, 10_000, 100_000)
 CLIENTS = (1, 2, 4)
 COLUMNS = 10
 NOISE = 0.3
-TURNS = 12
+TURNS = 8
+PAUSE = 0.15  # seconds: threads of OpenBLAS spin for a tenth of one after a product, and look busy
 BUSY = "while True: pass"
 
 Call = Callable[[np.ndarray], Any]
@@ -80,8 +81,9 @@ def timed(sides: dict[str, Call], X: np.ndarray, clients: int, pause: float) -> 
     for call in sides.values():
         call(X)
     for _ in range(TURNS):
+        time.sleep(PAUSE)  # the last side is PCA
         for name, call in sides.items():
-            time.sleep(0.01)  # lets worker threads of the side before stop spinning
+            time.sleep(0.01)
             found[name].all += _turn(call, X, clients, pause)
     return found
 

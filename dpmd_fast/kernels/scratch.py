@@ -21,6 +21,8 @@ def as_argument(values: Any) -> np.ndarray:
 
     For a read-only array, such as a mapped file, Numba would compile a kernel once more.
     """
+    if type(values) is np.ndarray and values.dtype == np.float64 and values.flags.carray:
+        return values  # `require` takes longer than one row through an atlas may
     return np.require(values, np.float64, ["C", "ALIGNED", "WRITEABLE"])
 
 

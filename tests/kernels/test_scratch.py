@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpmd_fast.kernels.scratch import LINE, aligned_zeros, sparse_memory
+from dpmd_fast.kernels.scratch import LINE, aligned_zeros, as_argument, sparse_memory
 
 
 @pytest.mark.kernels
@@ -58,3 +58,24 @@ def test_aligned_zeros_begin_with_a_line(shape):
     assert {array.dtype for array in found} == {np.dtype(np.float64), np.dtype(np.float32)}
     assert all(array.ctypes.data % LINE == 0 for array in found)
     assert all(array.shape == shape and array.flags.c_contiguous and not array.any() for array in found)
+
+
+def test_arguments_are_copied_only_where_kernels_do_not_take_them():
+    usual = np.zeros((3, 2))
+    assert as_argument(usual) is usual
+    frozen = usual.copy()
+    frozen.flags.writeable = False
+    others = [
+        frozen,
+        usual.T,
+        usual.astype(np.float32),
+        usual.astype(">f8"),
+        [[0, 1]],
+        np.zeros((3, 4))[:, ::2],
+    ]
+    for other in others:
+        made = as_argument(other)
+        assert made.dtype == np.float64
+        assert made.dtype.isnative
+        assert made.flags.carray
+        np.testing.assert_array_equal(made, other)

@@ -1,8 +1,8 @@
 """Where the time of the slowest stages goes: transform, residual sums, certified sums, on one thread.
 
 A section of `limits.py`. Parts are timed in the run itself; what a point needs is counted; and the inner
-steps, masks and charts by fours and products of vectors, are timed alone, on data that stay in the first
-cache.
+steps, masks and weights and rows of charts and products of vectors, are timed alone, on data that stay in the
+first cache.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from dpmd_fast.kernels.charts import Field, move
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.scratch import aligned_zeros
 from dpmd_fast.kernels.search.balls import count_neighbors
-from dpmd_fast.kernels.search.index import LEAF, BallIndex, pad_queries
+from dpmd_fast.kernels.search.index import LEAF, BallIndex
 from dpmd_fast.kernels.sums import moments, residuals
 from dpmd_fast.kernels.sums.pairs import PANEL
 from dpmd_fast.kernels.sums.residuals import ResidualFrames
-from dpmd_fast.kernels.vector.bits import near_mask
+from dpmd_fast.kernels.vector.bits import whole_near_mask
 from dpmd_fast.kernels.vector.lanes import LANES
-from dpmd_fast.kernels.vector.quad_steps import POINTS, add_four_charts
 from dpmd_fast.kernels.vector.tiles import add_gram_and_lead
+from dpmd_fast.kernels.vector.weighted_rows import add_rows, weigh_charts
 from dpmd_fast.kernels.width import WIDTH
 
 _COUNTED = 2_000  # points for which charts are counted
@@ -91,7 +91,7 @@ class Visit(NamedTuple):
 
     boxes: float  # leaves whose boxes are looked at
     masks: float  # of these, the leaves whose charts are looked at
-    fours: float  # groups of four charts with one in reach
+    vectors: float  # of charts that lie side by side, with one in reach
     charts: float  # charts in reach
 
 
@@ -106,19 +106,23 @@ def visits(index: BallIndex, X: np.ndarray) -> Visit:
     return Visit(
         boxes=float(len(index.spreads)),
         masks=float(((gaps**2).sum(axis=2) <= 1.0).sum(axis=1).mean()),
-        fours=float(inside.reshape(len(X), -1, LANES).any(axis=2).sum(axis=1).mean()),
+        vectors=float(inside.reshape(len(X), -1, WIDTH).any(axis=2).sum(axis=1).mean()),
         charts=float(inside.sum(axis=1).mean()),
     )
 
 
 @kernel
-def repeat_fours(x, near, frames, slopes, d, D, masses, h2, share, how, gaps, sums, totals, rounds):
+def repeat_weights(x, centers, D, masses, h2, share, weights, rounds):
+    everything = ~np.uint64(0)
     for _ in range(rounds):
-        for quad in range(len(frames)):
-            at, m0 = quad * frames.shape[1], LANES * quad
-            add_four_charts(
-                x, near, 0, POINTS, frames, slopes, at, d, D, masses, m0, h2, share, how, gaps, sums, totals
-            )
+        weigh_charts(x, 0, centers, 0, D, masses, 0, h2, share, everything, weights)
+
+
+@kernel
+def repeat_rows(weights, rows, sums, rounds):
+    everything = ~np.uint64(0)
+    for _ in range(rounds):
+        add_rows(everything, weights, rows, 0, sums, 0)
 
 
 @kernel
@@ -127,29 +131,34 @@ def repeat_masks(x, single, depth, half_norms, rests, rounds):
     for i in range(rounds):
         for leaf in range(len(half_norms)):
             first = leaf * LEAF
-            total ^= near_mask(x, single, first * depth, depth, half_norms, rests, first, 0.0, -0.1 - i)
+            limit = -0.1 - i
+            total ^= whole_near_mask(x, single, first * depth, depth, half_norms, rests, first, 0.0, limit)
     return total
 
 
-def inner_nanoseconds(field: Field, rounds: int) -> tuple[float, float]:
-    """One leaf's mask, and four charts for a point, each alone and in the first cache."""
+class Alone(NamedTuple):
+    """Nanoseconds of the inner steps, each alone and in the first cache."""
+
+    mask: float  # of a leaf
+    weights: float  # of a vector of charts
+    row: float  # of one chart, added
+
+
+def inner_nanoseconds(field: Field, rounds: int) -> Alone:
+    """Time the inner steps of a field of at least 64 charts of few columns."""
     index = field.balls
-    D, h, (planes, d, masses) = index.columns, index.radius, field.packed[3:6]
-    first = planes[0][:8].copy()
-    second, how = (planes[1][:8].copy(), 1) if len(planes[1]) else (first, 0)
-    x = np.repeat(pad_queries(index, index.rows[:1, :D]), POINTS + 1, axis=0)
-    sums, totals = np.zeros((POINTS + 1, LANES * D)), np.zeros((POINTS + 1, LANES))
-    near, gaps = np.arange(2 * POINTS), np.empty(POINTS * LANES * D)
-    numbers = d, D, masses, h * h, 1.0 / (h * h), how
-    fours = partial(repeat_fours, x, near, first, second, *numbers, gaps, sums, totals, rounds)
+    D, h2, (centers, rows, _), masses = index.columns, index.radius**2, field.packed[3], field.packed[4]
+    point, weights, leaf = index.rows[:1, :D].copy(), np.zeros(LEAF), rows[:LEAF].copy()
+    weighing = partial(repeat_weights, point, centers, D, masses, h2, 1.0 / h2, weights, rounds)
+    adding = partial(repeat_rows, weights, leaf, np.zeros((1, leaf[0].size)), rounds)
     x = np.zeros(index.depth, np.float32)
     leaves = index.single[:4].copy(), index.depth, index.single_half_norms[:4].copy()
     masks = partial(repeat_masks, x, *leaves, index.single_rests[:4].copy(), rounds)
-    results = []
-    for call, count in ((masks, len(leaves[2])), (fours, POINTS * len(first))):
+    found = []
+    for call, count in ((masks, len(leaves[2])), (weighing, LEAF // WIDTH), (adding, LEAF)):
         call()
-        results.append(1e9 * best_seconds(call, 3) / (rounds * count))
-    return results[0], results[1]
+        found.append(1e9 * best_seconds(call, 3) / (rounds * count))
+    return Alone(*found)
 
 
 def show(
@@ -162,10 +171,9 @@ def show(
     return "\n\n".join(
         [
             "## Where the time goes",
-            "The two slowest stages on one thread, D = 3, d = 2. DGEMM on one thread: "
-            f"{dgemm / 1e9:.1f} Gflop/s.",
+            f"The slowest stages on one thread. DGEMM on one thread: {dgemm / 1e9:.1f} Gflop/s.",
             _show_residuals(frames, points, add, dgemm),
-            _show_move(field, points, dgemm),
+            show_move(field, points, dgemm),
         ]
     )
 
@@ -211,7 +219,7 @@ def _show_residuals(frames: ResidualFrames, points: np.ndarray, add: Callable[[]
     flops = pairs * features * (features + 1.0)
     products = spent["products of integer vectors"]
     return (
-        "Residual sums, nanoseconds for a record:\n\n"
+        "Residual sums, D = 3, d = 2, nanoseconds for a record:\n\n"
         + table(["part", "ns"], rows)
         + f"\n\nA record is in reach of {pairs:.1f} of {len(frames.balls.rows)} charts, and adds {flops:.0f} "
         f"useful flops there: DGEMM does as many in {1e9 * flops / dgemm:.0f} ns. They are few beside what "
@@ -221,27 +229,31 @@ def _show_residuals(frames: ResidualFrames, points: np.ndarray, add: Callable[[]
     )
 
 
-def _show_move(field: Field, points: np.ndarray, dgemm: float, rounds: int = 20_000) -> str:
+def show_move(field: Field, points: np.ndarray, dgemm: float, rounds: int = 20_000) -> str:
     need = visits(field.balls, points[:_COUNTED])
     move(field, points, 1)
     visit = 1e9 * best_seconds(lambda: move(field, points, 1), 3) / (len(points) * field.passes)
-    mask, four = inner_nanoseconds(field, rounds)
-    rows = [
-        ["one pass of one point", "1", f"{visit:.0f}", f"{visit:.0f}"],
-        ["of it: masks of 64 charts", f"{need.masks:.1f}", f"{mask:.1f}", f"{need.masks * mask:.0f}"],
-        ["of it: four charts", f"{need.fours:.1f}", f"{four:.1f}", f"{need.fours * four:.0f}"],
+    alone = inner_nanoseconds(field, rounds)
+    steps = [
+        ("masks of 64 charts", need.masks, alone.mask),
+        (f"weights of {WIDTH} charts", need.vectors, alone.weights),
+        ("rows of charts", need.charts, alone.row),
     ]
-    _, d, D = field.frames.shape
+    rows = [["one pass of one point", "1", f"{visit:.0f}", f"{visit:.0f}"]]
+    rows += [
+        [f"of it: {name}", f"{times:.1f}", f"{ns:.1f}", f"{times * ns:.0f}"] for name, times, ns in steps
+    ]
+    K, d, D = field.frames.shape
     useful = need.charts * (5.0 * D + 4.0 * d * D)
-    alone = useful / (need.fours * four)
+    rate = useful / (need.vectors * alone.weights + need.charts * alone.row)
     return (
-        "The move, which is the transform:\n\n"
+        f"The move, which is the transform, D = {D}, d = {d}:\n\n"
         + table(["step", "times", "ns each", "ns"], rows)
         + f"\n\n{need.boxes:.0f} boxes are looked at for a pass of a point, and {need.charts:.1f} of "
-        f"{len(field.balls.rows)} charts are in reach, {need.charts / need.fours:.1f} of four where one is. "
-        "Masks and charts were timed alone, on data in the first cache, without a branch that depends on the "
-        "point; the rest of a pass is the sketch of the point, the boxes, and the walk from one group to the "
+        f"{K:,} charts are in reach, {need.charts / need.vectors:.1f} of {WIDTH} where one is. "
+        "Steps were timed alone, on data in the first cache, without a branch that depends on the "
+        "point; the rest of a pass is the sketch of the point, the boxes, and the walk from one leaf to the "
         "next, where every branch depends on the point. Even without any search the charts in reach would be "
-        f"added at {alone:.1f} Gflop/s, {1e9 * alone / dgemm:.0%} of DGEMM: it uses a number many times once "
+        f"added at {rate:.1f} Gflop/s, {1e9 * rate / dgemm:.0%} of DGEMM: it uses a number many times once "
         "that is in a register, and a number of a chart is used once for a point."
     )

@@ -27,7 +27,8 @@
       fours        one record and four places at a time: distances, integer checks
       sketches     sketches, boxes and leaves of the search
       integers     vectors truncated to the lattice
-      quads        charts, four at a time
+      quads        charts, four at a time: coordinates of records
+      weighted_rows  charts as affine maps, for few columns
       planes       charts from a list, for many columns
         |
         +-- mixture/       rows under the components of a mixture, block by block

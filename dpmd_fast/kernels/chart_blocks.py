@@ -1,11 +1,10 @@
 """Points moved by a field of charts, in blocks: the loops of `charts.py`.
 
 All charts together do not fit into a core's first cache, so blocks of points near the same charts go through
-them together: a leaf of charts after the other, with a list of points for each chart in reach, or for four
-charts that lie side by side if there are few columns (`quad_steps.py`). With many columns a point has few of
-the charts in reach, and those lie apart: only they are worked on (`planes.py`). A point's sums take its
-charts in the order of the index, and charts of weight zero leave them as they are: its result does not depend
-on the other points.
+them together, a leaf of charts after the other. With few columns, where a point has many charts of a leaf in
+reach, they are added to one point after the other (`weighted_rows.py`); with many, one chart at a time is
+added to the points that it reaches (`planes.py`). A point's sums take its charts in the order of the index:
+its result does not depend on the other points.
 """
 
 from __future__ import annotations
@@ -15,26 +14,17 @@ import math
 import numpy as np
 
 from dpmd_fast.kernels.jit import device, kernel
-from dpmd_fast.kernels.scratch import aligned_zeros
 from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits
 from dpmd_fast.kernels.search.index import LEAF
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask, whole_near_mask
 from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
-from dpmd_fast.kernels.vector.planes import POINTS as WIDE_POINTS
-from dpmd_fast.kernels.vector.planes import add_chart
-from dpmd_fast.kernels.vector.quad_steps import POINTS, add_four_charts
+from dpmd_fast.kernels.vector.planes import POINTS, add_chart
 from dpmd_fast.kernels.vector.sketches import box_gaps, shift_to_single
+from dpmd_fast.kernels.vector.weighted_rows import add_rows, read_row, weigh_charts
 
 BLOCK = 192  # points that go through a leaf together: 96 take 5 % longer (3 and 6 columns), 64 10 %
 WIDE_BLOCK = 384  # the same with many columns, where a chart has few points near: 96 take 13 % longer
 FEW = 8  # leaves: with so few, points are not sorted (3 columns, 5 leaves: sorted they take 13 % longer)
-
-
-def aligned(values: np.ndarray) -> np.ndarray:
-    """Return a copy that starts at a cache line, so that no vector lies across two of them."""
-    out = aligned_zeros(values.shape)
-    out[...] = values
-    return out
 
 
 def padded(values: np.ndarray) -> np.ndarray:
@@ -68,49 +58,51 @@ def _sketch(x, D, center, across, scale, left, point):
     return math.sqrt(dot(left, 0, left, 0, width))
 
 
-@device(inline=True)
-def _visiting_order(sketch_of, X, center, across, scale, low, high, scratch, order):
-    """Sort the rows of X by the leaf they are closest to."""
-    m, D = X.shape
-    n_leaves, sides = low.shape
-    depth = len(across)
-    left, point, turned, gaps, least, nearest, ends = scratch
-    for begin in range(0, m, len(gaps)):
-        here = min(len(gaps), m - begin)
+@device(inline=True, memory=True)
+def _set_order(sketch_of, X, block, sizes, sketch, boxes, order):
+    """Set an order of the rows of X in which a block has points near the same leaf.
+
+    They are sorted by the leaf whose middle is nearest, in single precision: a result does not depend on it.
+    """
+    m, n_leaves, depth = len(X), len(boxes[2]), sizes[1]
+    for q in range(m):
+        order[q] = q
+    if m <= block or n_leaves <= FEW:
+        return
+    center, across, middles = sketch[0], sketch[1], sketch[2]
+    left, point = np.empty(across.shape[1]), np.zeros(middles.shape[1])
+    turned, gaps, least = (
+        np.empty((depth, block), np.float32),
+        np.empty(block, np.float32),
+        np.empty(block, np.float32),
+    )
+    nearest, ends = np.empty(m, np.int32), np.zeros(n_leaves + 1, np.int64)
+    for begin in range(0, m, block):
+        here = min(block, m - begin)
         for q in range(here):
-            turned[depth, q] = sketch_of(X[begin + q], D, center, across, scale, left, point)
+            sketch_of(X[begin + q], len(center), center, across, 1.0 / sizes[2], left, point)
             least[q] = np.inf
             nearest[begin + q] = 0
             for k in range(depth):
                 turned[k, q] = point[k]
         for leaf in range(n_leaves):
-            box_gaps(turned, turned, 0, len(gaps), sides, low[leaf], high[leaf], gaps, here)
+            gaps[:] = 0.0
+            for k in range(depth):
+                middle = np.float32(middles[leaf, k])
+                for q in range(here):
+                    gap = turned[k, q] - middle
+                    gaps[q] += gap * gap
             for q in range(here):
                 closer = gaps[q] < least[q]
                 least[q] = gaps[q] if closer else least[q]
                 nearest[begin + q] = leaf if closer else nearest[begin + q]
-    for leaf in range(n_leaves + 1):
-        ends[leaf] = 0
     for q in range(m):
         ends[nearest[q] + 1] += 1
     for leaf in range(n_leaves):
         ends[leaf + 1] += ends[leaf]
     for q in range(m):
-        leaf = nearest[q]
-        order[ends[leaf]] = q
-        ends[leaf] += 1
-
-
-@device(inline=True)
-def _one_sum(sums, q, k):
-    return sums[q, k]
-
-
-@device(inline=True)
-def _four_sums(sums, q, k):
-    """Return the sum over the charts of all lanes."""
-    at = LANES * k
-    return (sums[q, at] + sums[q, at + 2]) + (sums[q, at + 1] + sums[q, at + 3])
+        order[ends[nearest[q]]] = q
+        ends[nearest[q]] += 1
 
 
 @device(inline=True)
@@ -118,18 +110,6 @@ def _clear(values):
     for i in range(values.shape[0]):
         for k in range(values.shape[1]):
             values[i, k] = 0.0
-
-
-@device(inline=True)
-def _step(sum_of, x, norms, sums, totals, strength, here, D):
-    """Move the points of a block that a chart reaches; the others stop, which a norm of NaN says."""
-    for q in range(here):
-        total = sum_of(totals, q, 0)
-        if norms[q] >= 0.0 and total > 0.0:
-            for k in range(D):
-                x[q, k] += strength * sum_of(sums, q, k) / total
-        else:
-            norms[q] = np.nan
 
 
 @device(inline=True)
@@ -144,22 +124,49 @@ def _store(x, norms, order, begin, here, X, reached):
 
 
 @device(inline=True)
-def _quads_of(word):
-    """Return the lowest bit of each four bits of which one is set."""
-    word |= word >> np.uint64(1)
-    word |= word >> np.uint64(2)
-    return word & np.uint64(0x1111111111111111)
+def _set_sketches(sketch_of, x, here, sizes, sketch, left, sketches, norms, limits, around):
+    """Form the sketches of the points of a block, their limits of distance, and the box around all of them.
+
+    The last row of `around` has the largest limit. Points whose norm is NaN keep it and have no limit.
+    """
+    points, turned, lengths = sketches
+    depth, scale, D = sizes[1], 1.0 / sizes[2], len(sketch[0])
+    most = 0.0
+    for q in range(here):
+        rest = sketch_of(x[q], D, sketch[0], sketch[1], scale, left, points[q])
+        size = rest * rest
+        turned[depth, q] = lengths[q] = rest
+        for k in range(depth):
+            turned[k, q] = points[q, k]
+            size += points[q, k] * points[q, k]
+        norms[q] = size if norms[q] >= 0.0 else np.nan  # near no leaf
+        limits[q] = 1.0 + sizes[3] * (2.0 + norms[q])  # one unit for the sums that follow
+        most = limits[q] if limits[q] > most else most
+    for k in range(depth + 1):
+        low, high = np.inf, -np.inf
+        for q in range(here):
+            value = turned[k, q]
+            low = value if value < low else low
+            high = value if value > high else high
+        around[k, 0], around[k, 1] = low, high
+    around[depth + 1, 0] = most
 
 
 @device(inline=True)
-def _charts_of(word):
-    return word
+def _is_far(around, low, high, leaf, more):
+    """Return True if no point in the box of a block is near a leaf: what `box_gaps` says of none is less."""
+    sides = low.shape[1]
+    gap = 0.0
+    for k in range(sides):
+        left, right = low[leaf, k] - around[k, 1], around[k, 0] - high[leaf, k]
+        side = left if left > right else right
+        side = side if side > 0.0 else 0.0
+        gap += side * side
+    return gap > around[len(around) - 1, 0] + more
 
 
 @device(inline=True)
-def _near_points(
-    mask_of, places_of, leaf, here, sizes, sketch, boxes, sketches, norms, limits, scratch, candidates, words
-):
+def _near_points(mask_of, leaf, here, sizes, sketch, boxes, sketches, norms, limits, around, scratch, found):
     """Find the points of a block near a leaf: their numbers, and which charts may be in reach of each.
 
     Returns how many there are. Points whose norm is NaN are near no leaf.
@@ -169,13 +176,17 @@ def _near_points(
     spreads, leaf_sizes, low, high = boxes
     points, turned, lengths = sketches
     gaps, shifted = scratch
+    candidates, words = found
     first, room = leaf * LEAF, middles.shape[1]
+    more = rounding * leaf_sizes[leaf]
+    if _is_far(around, low, high, leaf, more):
+        return 0
     box_gaps(turned, turned, 0, turned.shape[1], low.shape[1], low[leaf], high[leaf], gaps, here)
     close = 0
-    more = rounding * leaf_sizes[leaf]
     for q in range(here):  # without a branch, which nobody could predict
         candidates[close] = q
         close += gaps[q] <= limits[q] + more
+    count = 0
     for i in range(close):
         q = candidates[i]
         slack = rounding * (1.0 + norms[q] + leaf_sizes[leaf])
@@ -188,49 +199,49 @@ def _near_points(
             word = mask_of(shifted, single, first * depth, depth, half_norms, rests, first, rest, maybe)
         else:
             word = all_bits(min(LEAF, n - first))
-        words[i] = places_of(word)
-    return close
+        candidates[count], words[count] = q, word
+        count += word != 0
+    return count
 
 
-@device(inline=True, memory=True)
-def _move_blocks(
-    sketch_of, mask_of, add, sum_of, places_of, unit, room_for, charts, strength, passes, X, reached
-):
-    """Move the rows of X in place, by `unit` charts at a time: the functions are those for so many.
+@device(inline=True)
+def _step(x, norms, sums, totals, strength, here, D):
+    """Move the points of a block that a chart reaches; the others stop, which a norm of NaN says."""
+    for q in range(here):
+        total = totals[q, 0]
+        if norms[q] >= 0.0 and total > 0.0:
+            for k in range(D):
+                x[q, k] += strength * sums[q, k] / total
+        else:
+            norms[q] = np.nan
 
-    `room_for` has the largest number of points in a block, and of those that `add` works on together.
+
+@kernel(rows="whole")
+def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reached, order, sort, whole):
+    """Move the rows of X in place, by charts one at a time.
+
+    `planes` are frames about centres, and slopes with offsets, both of `pack_parts`; the latter are empty if
+    points are projected. Rows are visited in `order`, which is set first if `sort` is 1. `whole` is as long
+    as the call has rows, of which X may be a part.
     """
-    block, together = room_for
-    sizes, sketch, boxes, planes, d, masses = charts
     frames, slopes = planes
     how = 1 if len(slopes) else 0
     steps = slopes if len(slopes) else frames
-    center, across, room = sketch[0], sketch[1], sketch[2].shape[1]
-    low, high, depth, radius = boxes[2], boxes[3], sizes[1], sizes[2]
+    room, depth, radius = sketch[2].shape[1], sizes[1], sizes[2]
     m, D = X.shape
-    width, stride, n_leaves = across.shape[1], frames.shape[1], len(low)
-    h2, scale = radius * radius, 1.0 / radius
-    share, one = 1.0 / h2, np.uint64(1)
-    most = max(1, min(block, m))
-    pitch, length = most + together, unit * D if unit > 1 else width
-    points, turned, shifted = np.empty((most, room)), np.empty((depth + 1, most)), np.empty(room, np.float32)
-    lengths, norms, limits, gaps = np.empty(most), np.empty(most), np.empty(most), np.empty(most)
-    left = np.empty(width)
-    x, sums, totals = np.empty((most + 1, width)), np.empty((most + 1, length)), np.empty((most + 1, unit))
-    words, candidates = np.empty(most, np.uint64), np.empty(most + 1, np.int64)
-    gap, sketches, scratch = np.empty(together * length), (points, turned, lengths), (gaps, shifted)
-    near, counts = np.empty(LEAF // unit * pitch, np.int64), np.empty(LEAF // unit, np.int64)
-    order = np.empty(m, np.int64)
-    for q in range(m):
-        order[q] = q
-    for place in range(LEAF // unit):
-        counts[place] = 0
-    _clear(points)
-    _clear(x)
-    if m > block and n_leaves > FEW:
-        nearest, ends = np.empty(m, np.int64), np.empty(n_leaves + 1, np.int64)
-        own = left, points[0], turned, gaps, lengths, nearest, ends
-        _visiting_order(sketch_of, X, center, across, scale, low, high, own, order)
+    width, stride, n_leaves = sketch[1].shape[1], frames.shape[1], len(boxes[2])
+    h2, one = radius * radius, np.uint64(1)
+    share = 1.0 / h2
+    most = max(1, min(WIDE_BLOCK, m))
+    pitch = most + POINTS
+    sketches = np.zeros((most, room)), np.empty((depth + 1, most)), np.empty(most)
+    norms, limits, around = np.empty(most), np.empty(most), np.empty((depth + 2, 2))
+    scratch, left = (np.empty(most), np.empty(room, np.float32)), np.empty(width)
+    x, sums, totals = np.zeros((most + 1, width)), np.empty((most + 1, width)), np.empty((most + 1, 1))
+    candidates, words = np.empty(most + 1, np.int64), np.empty(most + 1, np.uint64)
+    gap, near, counts = np.empty(POINTS * width), np.empty(LEAF * pitch, np.int64), np.zeros(LEAF, np.int64)
+    if sort:
+        _set_order(_sketch, X, WIDE_BLOCK, sizes, sketch, boxes, order)
     for begin in range(0, m, most):
         here = min(most, m - begin)
         for q in range(here):
@@ -238,22 +249,14 @@ def _move_blocks(
             for k in range(D):
                 x[q, k] = X[order[begin + q], k]
         for _ in range(passes):
-            for q in range(here):
-                rest = sketch_of(x[q], D, center, across, scale, left, points[q])
-                size = rest * rest
-                turned[depth, q] = lengths[q] = rest
-                for k in range(depth):
-                    turned[k, q] = points[q, k]
-                    size += points[q, k] * points[q, k]
-                norms[q] = size if norms[q] >= 0.0 else np.nan  # near no leaf
-                limits[q] = 1.0 + sizes[3] * (2.0 + norms[q])  # one unit for the sums that follow
+            _set_sketches(_sketch, x, here, sizes, sketch, left, sketches, norms, limits, around)
             _clear(sums)
             _clear(totals)
             for leaf in range(n_leaves):
                 first, listed = leaf * LEAF, np.uint64(0)
+                found = candidates, words
                 close = _near_points(
-                    mask_of,
-                    places_of,
+                    near_mask,
                     leaf,
                     here,
                     sizes,
@@ -262,33 +265,34 @@ def _move_blocks(
                     sketches,
                     norms,
                     limits,
+                    around,
                     scratch,
-                    candidates,
-                    words,
+                    found,
                 )
                 for i in range(close):
                     word = words[i]
                     listed |= word
                     while word != 0:
-                        place = count_trailing_zeros(word) // unit
+                        place = count_trailing_zeros(word)
                         word &= word - one
                         near[place * pitch + counts[place]] = candidates[i]
                         counts[place] += 1
                 while listed != 0:
-                    place = count_trailing_zeros(listed) // unit
+                    place = count_trailing_zeros(listed)
                     listed &= listed - one
-                    add(
+                    a = first + place
+                    add_chart(
                         x,
                         near,
                         place * pitch,
                         counts[place],
                         frames,
                         steps,
-                        (first // unit + place) * stride,
+                        a * stride,
                         d,
                         D,
                         masses,
-                        first + unit * place,
+                        a,
                         h2,
                         share,
                         how,
@@ -297,40 +301,69 @@ def _move_blocks(
                         totals,
                     )
                     counts[place] = 0
-            _step(sum_of, x, norms, sums, totals, strength, here, D)
+            _step(x, norms, sums, totals, strength, here, D)
         _store(x, norms, order, begin, here, X, reached)
 
 
 @kernel(rows="whole")
-def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reached, whole):
-    """Move the rows of X in place, by charts one at a time.
+def move_narrow(sizes, sketch, boxes, charts, masses, strength, passes, X, reached, order, sort, whole):
+    """Move the rows of X in place, by charts as rows of numbers.
 
-    `planes` are frames about centres, and slopes with offsets, both of `pack_parts`; the latter are empty if
-    points are projected. `whole` is as long as the call has rows, of which X may be a part.
+    `charts` are the centres of `pack_lanes`, the rows of `pack_projections` or `pack_rows`, and 1 if they are
+    of the former. Other arguments are those of `move_wide`.
     """
-    charts = sizes, sketch, boxes, planes, d, masses
-    room = WIDE_BLOCK, WIDE_POINTS
-    _move_blocks(
-        _sketch, near_mask, add_chart, _one_sum, _charts_of, 1, room, charts, strength, passes, X, reached
-    )
-
-
-@kernel(rows="whole")
-def move_narrow(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reached, whole):
-    """Move the rows of X in place, as `move_wide`; `planes` are of `pack_fours`."""
-    charts = sizes, sketch, boxes, planes, d, masses
-    room = BLOCK, POINTS
-    _move_blocks(
-        _whole_sketch,
-        whole_near_mask,
-        add_four_charts,
-        _four_sums,
-        _quads_of,
-        LANES,
-        room,
-        charts,
-        strength,
-        passes,
-        X,
-        reached,
-    )
+    centers, rows, symmetric = charts
+    room, depth, radius = sketch[2].shape[1], sizes[1], sizes[2]
+    m, D = X.shape
+    n_leaves, h2 = len(boxes[2]), radius * radius
+    inverse = 1.0 / h2
+    most = max(1, min(BLOCK, m))
+    sketches = np.zeros((most, room)), np.empty((depth + 1, most)), np.empty(most)
+    norms, limits, around = np.empty(most), np.empty(most), np.empty((depth + 2, 2))
+    scratch, left = (np.empty(most), np.empty(room, np.float32)), np.empty(D)
+    x, sums = np.empty((most, D)), np.empty((most, rows.shape[1] * rows.shape[2]))
+    candidates, words = np.empty(most + 1, np.int64), np.empty(most + 1, np.uint64)
+    weights, gap, step = np.empty(LEAF), np.empty(D), np.empty(D)
+    if sort:
+        _set_order(_whole_sketch, X, BLOCK, sizes, sketch, boxes, order)
+    for begin in range(0, m, most):
+        here = min(most, m - begin)
+        for q in range(here):
+            norms[q] = 0.0
+            for k in range(D):
+                x[q, k] = X[order[begin + q], k]
+        for _ in range(passes):
+            _set_sketches(_whole_sketch, x, here, sizes, sketch, left, sketches, norms, limits, around)
+            _clear(sums)
+            for leaf in range(n_leaves):
+                found = candidates, words
+                close = _near_points(
+                    whole_near_mask,
+                    leaf,
+                    here,
+                    sizes,
+                    sketch,
+                    boxes,
+                    sketches,
+                    norms,
+                    limits,
+                    around,
+                    scratch,
+                    found,
+                )
+                first = leaf * LEAF
+                for i in range(close):
+                    q, word = candidates[i], words[i]
+                    weigh_charts(x, q * D, centers, first * D, D, masses, first, h2, inverse, word, weights)
+                    add_rows(word, weights, rows, first, sums, q)
+            for q in range(here):
+                for k in range(D):
+                    gap[k] = x[q, k] - sketch[0][k]
+                total = read_row(sums, q, symmetric, gap, step)
+                if norms[q] >= 0.0 and total > 0.0:
+                    share = strength / total
+                    for k in range(D):
+                        x[q, k] += share * step[k]
+                else:
+                    norms[q] = np.nan
+        _store(x, norms, order, begin, here, X, reached)

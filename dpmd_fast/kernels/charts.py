@@ -5,9 +5,9 @@ At a point x, with w_a = S_a (1 - |x - b_a|^2 / h^2)_+^2 over the charts a in re
     x <- x + strength sum_a w_a (pull (b_a - x) + offset_a + sum_e g_e slope_ae) / sum_a w_a.
 
 With pull = 1, no offset and the tangents as slopes this is the weighted mean of the projections onto the
-charts' tangent planes; with pull = 0 it adds a smooth correction. Charts are added by fours, those out of
-reach among them with weight zero; with many columns one by one. Each point is moved by itself, in a fixed
-order of charts: its result does not depend on blocks (`chart_blocks.py`), threads or other points.
+charts' tangent planes; with pull = 0 it adds a smooth correction. With few columns a chart is packed as the
+affine map that it adds; with many, as its directions. Each point is moved by itself, in a fixed order of
+charts: its result does not depend on blocks (`chart_blocks.py`), threads or other points.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.chart_blocks import aligned, move_narrow, move_wide, padded
+from dpmd_fast.kernels.chart_blocks import move_narrow, move_wide, padded
 from dpmd_fast.kernels.rows import each_row
+from dpmd_fast.kernels.scratch import aligned
 from dpmd_fast.kernels.search.index import BallIndex, build_index
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.planes import pack_parts
-from dpmd_fast.kernels.vector.quad_steps import directions_for, pack_fours
-from dpmd_fast.kernels.vector.quads import pack_quads
+from dpmd_fast.kernels.vector.weighted_rows import pack_lanes, pack_projections, pack_rows
 
-WIDE = 8  # columns from which on charts are worked on one by one: with 10 both take as long, with 20 half
+WIDE = 9  # columns from which on charts are packed as their directions: up to 8 the sketch is the whole point
 
 
 class Field(NamedTuple):
@@ -84,8 +84,6 @@ def _packed(
     corrections: tuple[()] | tuple[np.ndarray, np.ndarray],
 ) -> tuple[Any, ...]:
     """Return the charts as `move_wide` or `move_narrow` takes them: how they are found, then what they do."""
-    wide = index.columns >= WIDE
-    pack = pack_parts if wide else pack_fours
     sizes = (len(index.rows), index.depth, index.radius, index.rounding)
     sketch = (
         index.center,
@@ -97,33 +95,39 @@ def _packed(
     )
     nodes = index.leaf_nodes
     boxes = (index.spreads, index.sizes[nodes], index.low[nodes], index.high[nodes])
-    planes = (
-        aligned(pack(centers, frames)),
-        aligned(pack(*corrections)) if corrections else np.empty((0, 0)),
-    )
-    d = frames.shape[1]
-    weights = pack_quads(masses).reshape(-1)  # zero where there is no chart
-    return sizes, sketch, boxes, planes, d if wide else directions_for(d), weights
+    weights = pack_lanes(masses).reshape(-1)  # zero where there is no chart
+    if index.columns >= WIDE:
+        pack = aligned(pack_parts(*corrections)) if corrections else np.empty((0, 0))
+        return sizes, sketch, boxes, (aligned(pack_parts(centers, frames)), pack), frames.shape[1], weights
+    rows = pack_projections(centers, frames, index.center)
+    if corrections:
+        rows = pack_rows(centers, frames, index.center, *corrections)
+    return sizes, sketch, boxes, (pack_lanes(centers), aligned(rows), int(not corrections)), weights
 
 
 def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Move the rows of `X`; return whether each had a chart in reach in every pass. Others stay."""
-    moved = np.array(X, dtype=np.float64, order="C")
-    reached = np.empty(len(moved), np.bool_)
-    mover = move_wide if field.balls.columns >= WIDE else move_narrow
-
-    def work(first: int, last: int) -> None:
-        mover(*field.packed, moved[first:last], reached[first:last], reached)
-
-    each_row(work, len(moved), n_threads)
-    return moved, reached
+    return apply_fields([field], X, n_threads)
 
 
 def apply_fields(
     fields: list[Field], X: np.ndarray, n_threads: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Move the rows of `X` by one field after the other; return whether the first had charts in reach."""
-    moved, reached = move(fields[0], X, n_threads)
-    for field in fields[1:]:
-        moved = move(field, moved, n_threads)[0]
+    """Move the rows of `X` by one field after the other; return whether the first had charts in reach.
+
+    The fields must have as many columns. All of them visit the rows in the order that is good for the first.
+    """
+    moved = np.array(X, dtype=np.float64, order="C")
+    reached = np.empty(len(moved), np.bool_)
+    mover = move_wide if fields[0].balls.columns >= WIDE else move_narrow
+
+    def work(first: int, last: int) -> None:
+        rows, order = moved[first:last], np.empty(last - first, np.int64)
+        mover(*fields[0].packed, rows, reached[first:last], order, 1, reached)
+        if len(fields) > 1:
+            found = np.empty(last - first, np.bool_)
+            for field in fields[1:]:
+                mover(*field.packed, rows, found, order, 0, reached)
+
+    each_row(work, len(moved), n_threads)
     return moved, reached

@@ -34,6 +34,13 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray
     return room[first : first + count].reshape(shape)
 
 
+def aligned(values: np.ndarray) -> np.ndarray:
+    """Return a copy that starts at a cache line, so that no vector lies across two of them."""
+    out = aligned_zeros(values.shape)
+    out[...] = values
+    return out
+
+
 def sparse_memory(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
     """Return zeros in small pages that belong to this process alone, also after a fork."""
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize

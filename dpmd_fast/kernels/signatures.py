@@ -47,10 +47,10 @@ _GROUPS: dict[str, dict[str, str]] = {
         "sums.mixtures._add_block": "f1 f3 SCREEN f CLIP f2 f4 b1",
     },
     "wide charts": {
-        "chart_blocks.move_wide": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 b1",
+        "chart_blocks.move_wide": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 i1 i b1",
     },
     "charts": {
-        "chart_blocks.move_narrow": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 b1",
+        "chart_blocks.move_narrow": "SIZES SKETCH BOXES ROWS f1 f i f2 b1 i1 i b1",
     },
     "projectors": {
         "projectors._local_geometry": "BALLS f3 f2 f2 f1 f i1 f1 f2 f3",
@@ -192,6 +192,7 @@ TUPLES = {
     "SKETCH": "f1 f2 f2 s3 s2 s2",
     "BOXES": "f1 f1 f2 f2",
     "PLANES": "f2 f2",
+    "ROWS": "f3 f3 i",
     "SCREEN": "f1 s2 s3 f2 f1 f f",
     "POSTERIOR": "f1 f1 f2 f3 f2 f3 f3 f2 b1 f3 f2 f1 b i b",
 }

@@ -116,8 +116,8 @@ def each_vector(builder, count, body):
             body(whole, GROUP)
 
 
-def each_group(builder, count, starts, body):
-    """Emit a loop over `count` elements, four at a time: body(k, sums) returns the sums after element k."""
+def each_group(builder, count, starts, body, step=LANES):
+    """Emit a loop over `count` elements, `step` at a time: body(k, sums) returns the sums after element k."""
     entry = builder.block
     loop = builder.append_basic_block("group.loop")
     inside = builder.append_basic_block("group.body")
@@ -133,7 +133,7 @@ def each_group(builder, count, starts, body):
     builder.position_at_end(inside)
     for cell, value in zip(sums, body(k, sums), strict=True):
         cell.add_incoming(value, builder.block)
-    k.add_incoming(builder.add(k, integer(LANES)), builder.block)
+    k.add_incoming(builder.add(k, integer(step)), builder.block)
     builder.branch(loop)
     builder.position_at_end(done)
     return sums

@@ -1,10 +1,9 @@
 """One chart and the points near it, their columns in the lanes of vectors: for points with many columns.
 
-Where points have many columns, few of the charts that lie side by side are in reach together:
-`quad_steps.py` would mostly add charts of weight zero. Here a chart is read once for several points: its
-vectors serve all of them, and one point alone would be a chain of operations that wait for each other. What
-a chart adds to a point does not depend on the other points: every sum has one order, and products and sums
-are fused on every machine.
+An affine map of many columns has far more numbers than a few directions and their slopes
+(`weighted_rows.py`). A chart is read once for several points: its vectors serve all of them, and one point
+alone would be a chain of operations that wait for each other. What a chart adds to a point does not depend on
+the other points: every sum has one order, and products and sums are fused on every machine.
 """
 
 from __future__ import annotations

@@ -316,7 +316,7 @@ def move_narrow(sizes, sketch, boxes, charts, masses, strength, passes, X, reach
     room, depth, radius = sketch[2].shape[1], sizes[1], sizes[2]
     m, D = X.shape
     n_leaves, h2 = len(boxes[2]), radius * radius
-    inverse = 1.0 / h2
+    share = 1.0 / h2
     most = max(1, min(BLOCK, m))
     sketches = np.zeros((most, room)), np.empty((depth + 1, most)), np.empty(most)
     norms, limits, around = np.empty(most), np.empty(most), np.empty((depth + 2, 2))
@@ -354,16 +354,15 @@ def move_narrow(sizes, sketch, boxes, charts, masses, strength, passes, X, reach
                 first = leaf * LEAF
                 for i in range(close):
                     q, word = candidates[i], words[i]
-                    weigh_charts(x, q * D, centers, first * D, D, masses, first, h2, inverse, word, weights)
+                    weigh_charts(x, q * D, centers, first * D, D, masses, first, h2, share, word, weights)
                     add_rows(word, weights, rows, first, sums, q)
             for q in range(here):
                 for k in range(D):
                     gap[k] = x[q, k] - sketch[0][k]
                 total = read_row(sums, q, symmetric, gap, step)
                 if norms[q] >= 0.0 and total > 0.0:
-                    share = strength / total
                     for k in range(D):
-                        x[q, k] += share * step[k]
+                        x[q, k] += strength * step[k] / total
                 else:
                     norms[q] = np.nan
         _store(x, norms, order, begin, here, X, reached)

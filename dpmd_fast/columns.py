@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from dpmd_fast.errors import UserTypeError, UserValueError, either
 
 Number = type[np.floating[Any]]
 _NAMES_SHOWN = 20
-_ARROW_NAMES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
+_ARROW_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 # How a user chooses columns, or has invalid records dropped: for messages.
 CHOOSE = either("columns=[...]", "--columns A,B,...")
 DROP = either("on_invalid='drop'", "--on-invalid drop")
@@ -31,8 +30,9 @@ DROP = either("on_invalid='drop'", "--on-invalid drop")
 def is_of(value: object, module: str, *names: str) -> bool:
     """Return True if a value is of a class of an optional package, without importing the package."""
     loaded = sys.modules.get(module)
-    classes = tuple(getattr(loaded, name) for name in names if hasattr(loaded, name))
-    return isinstance(value, classes)
+    if loaded is None:
+        return False
+    return isinstance(value, tuple([getattr(loaded, name, ()) for name in names]))
 
 
 def is_pandas(value: object) -> bool:
@@ -252,7 +252,21 @@ def arrow_array(numbers: Points, nan_is_null: bool = False) -> Any:
     buffers = [None, pa.py_buffer(numbers)]  # pa.array() would import pandas
     if nan_is_null and (missing := np.isnan(numbers)).any():
         buffers[0] = pa.py_buffer(np.packbits(~missing, bitorder="little"))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), buffers)
+    kind = pa.float32() if numbers.dtype == np.float32 else pa.float64()
+    return pa.Array.from_buffers(kind, len(numbers), buffers)
+
+
+def arrow_rows(table: Points) -> list[Any]:
+    """Return the rows of a contiguous array of floats as Arrow arrays over the same memory, without nulls."""
+    import pyarrow as pa
+
+    kind = pa.float32() if table.dtype == np.float32 else pa.float64()
+    number = table.shape[1]
+    memory, size = pa.py_buffer(table), number * table.itemsize
+    return [
+        pa.Array.from_buffers(kind, number, [None, memory.slice(row * size, size)])
+        for row in range(len(table))
+    ]
 
 
 def arrow_block(columns: Iterable[Any], dtype: np.dtype[Any]) -> Points:
@@ -260,13 +274,24 @@ def arrow_block(columns: Iterable[Any], dtype: np.dtype[Any]) -> Points:
     return np.stack([values(as_type(column, dtype)) for column in columns], axis=1)
 
 
-def arrow_points(batch: Any, dtype: np.dtype[Any]) -> Points:
-    """Return the columns of a record batch side by side as one array (rows, D)."""
-    kinds = set(batch.schema.types)
-    if len(kinds) == 1 and str(kinds.pop()) == _ARROW_NAMES.get(dtype) and hasattr(batch, "to_tensor"):
-        with suppress(TypeError):  # an older Arrow whose tensors have no settings
-            return batch.to_tensor(null_to_nan=True, row_major=True).to_numpy()  # type: ignore[no-any-return]
-    return arrow_block(batch.columns, dtype)
+def are_one_tensor(types: Iterable[Any]) -> bool:
+    """Return True if Arrow makes one tensor of columns of these types that is as exact as float64."""
+    kinds = {str(kind) for kind in types}
+    return kinds == {"float"} or ("double" in kinds and kinds <= {"double", "float"} | _ARROW_INTEGERS)
+
+
+def arrow_points(batch: Any, one_tensor: bool) -> Points:
+    """Return the columns of a record batch side by side as one array (rows, D) of float64.
+
+    `one_tensor` is what `are_one_tensor` says of their types.
+    """
+    if one_tensor and hasattr(batch, "to_tensor"):
+        try:
+            tensor = batch.to_tensor(null_to_nan=True, row_major=True).to_numpy()
+            return tensor.astype(np.float64, copy=False)  # type: ignore[no-any-return]
+        except (TypeError, ValueError, NotImplementedError):
+            pass  # an older Arrow, whose tensors have no settings or one type alone
+    return arrow_block(batch.columns, np.dtype(np.float64))
 
 
 def pandas_values(series: Any) -> Any:

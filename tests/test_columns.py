@@ -1,6 +1,7 @@
 """Which columns are used, and how their values become numbers."""
 
 import decimal
+import pickle
 import subprocess
 import sys
 
@@ -12,8 +13,11 @@ import pytest
 import scipy.sparse as sp
 
 from dpmd_fast.columns import (
+    are_one_tensor,
     arrow_block,
     arrow_number_type,
+    arrow_points,
+    arrow_rows,
     as_type,
     block_type,
     check_unique,
@@ -158,6 +162,77 @@ def test_arrow_values():
     plain = pa.array([1.0, 2.0])
     assert as_type(plain, DOUBLE) is plain
     assert np.shares_memory(values(plain), values(plain))
+
+
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+ODD = [
+    pa.float16(),
+    pa.bool_(),
+    pa.decimal128(9, 2),
+    pa.null(),
+    pa.string(),
+    pa.dictionary(pa.int8(), pa.float64()),
+]
+
+
+def test_types_that_are_one_tensor():
+    double, single = pa.float64(), pa.float32()
+    for types in ([double], [single] * 2, [single, double], [double, *INTEGERS], [double, single, pa.int8()]):
+        assert are_one_tensor(types)
+    for types in ([], [pa.int64()], [single, pa.int64()], *([double, kind] for kind in ODD)):
+        assert not are_one_tensor(types)
+
+
+@pytest.mark.parametrize("kind", [*INTEGERS, pa.float32(), pa.float64()], ids=str)
+def test_columns_as_one_tensor_are_those_one_by_one(kind):
+    largest = (
+        3.0e38 if pa.types.is_floating(kind) else 2 ** (kind.bit_width - pa.types.is_signed_integer(kind)) - 1
+    )
+    batch = pa.record_batch(
+        [pa.array([0, largest, None, 1, largest, 3], kind), pa.array([0.5, None, -0.0, 1e300, 0.1, 7.0])],
+        names=["a", "b"],
+    )
+    for given in (batch, batch[1:5], batch[3:4], batch[:0]):
+        points = arrow_points(given, True)
+        assert points.dtype == DOUBLE
+        np.testing.assert_array_equal(points, arrow_points(given, False))
+        np.testing.assert_array_equal(np.signbit(points), np.signbit(arrow_block(given.columns, DOUBLE)))
+    every = [pa.array([0, None, 1, None, 3, 4], other) for other in INTEGERS]
+    mixed = pa.record_batch([*batch.columns, *every], names=list("abcdefghij"))
+    np.testing.assert_array_equal(mixed.to_tensor(null_to_nan=True), arrow_points(mixed, False))
+    only = pa.record_batch([batch.column(0)] * 2, names=["a", "b"])
+    points = arrow_points(only, are_one_tensor(only.schema.types))
+    np.testing.assert_array_equal(points, arrow_block(only.columns, DOUBLE))
+
+
+def test_an_older_arrow_makes_no_tensors():
+    batch = pa.record_batch([pa.array([1, None]), pa.array([0.5, 2.0])], names=["a", "b"])
+    expected = [[1.0, 0.5], [np.nan, 2.0]]
+
+    class Old:
+        columns = batch.columns
+
+    class Older(Old):
+        def to_tensor(self):
+            raise AssertionError("called")
+
+    for given in (batch, Old(), Older()):
+        np.testing.assert_array_equal(arrow_points(given, True), expected)
+
+
+@pytest.mark.parametrize("number", [np.float64, np.float32])
+def test_rows_of_an_array_as_arrow_columns(number):
+    for shape in ((3, 5), (3, 1), (3, 0)):
+        table = np.random.default_rng(0).normal(size=shape).astype(number)
+        columns = arrow_rows(table)
+        assert len(columns) == 3
+        for column, row in zip(columns, table, strict=True):
+            column.validate(full=True)
+            assert column.type == pa.from_numpy_dtype(number)
+            assert (column.offset, column.null_count, column.nbytes) == (0, 0, row.nbytes)
+            np.testing.assert_array_equal(column.to_numpy(), row)
+    table = np.zeros((50, 100), number)
+    assert len(pickle.dumps(arrow_rows(table)[0])) < 2 * table[0].nbytes  # not the memory of all rows
 
 
 @pytest.mark.parametrize("rows", [1, 2, 100])

@@ -203,14 +203,14 @@ class Mixture:
 
     def _applied(self, cleaner: Any, X: Any, n_threads: int | None, return_status: bool = False) -> Any:
         n_threads = checked_threads(n_threads)
-        if _is_lazy(X):
-            from dpmd_fast.tables.lazy import transform_lazy
+        if type(X) is not np.ndarray:
+            from dpmd_fast.tables.frames import is_table, transform_table
+            from dpmd_fast.tables.lazy import is_lazy, transform_lazy
 
-            return transform_lazy(cleaner, X, return_status)
-        if _is_frame(X):
-            from dpmd_fast.tables.frames import transform_table
-
-            return transform_table(cleaner, X, n_threads, return_status)
+            if is_table(X):
+                return transform_table(cleaner, X, n_threads, return_status)
+            if is_lazy(X):
+                return transform_lazy(cleaner, X, return_status)
         moved, codes = cleaner.move(self._points(X), n_threads)
         return (moved, words_of(codes)) if return_status else moved
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from dpmd_fast.arguments import Points, shown
 from dpmd_fast.columns import (
     Number,
+    are_one_tensor,
     arrow_array,
     arrow_number_type,
     arrow_points,
+    arrow_rows,
     is_arrow,
     is_of,
     is_pandas,
@@ -30,6 +31,7 @@ from dpmd_fast.columns import (
 )
 from dpmd_fast.errors import UserValueError
 from dpmd_fast.status import FAILED, Codes, words_of
+from dpmd_fast.tables.layouts import Layouts
 from dpmd_fast.tables.protocol import RowCleaner, called, check_rows, has_deviations, takes_missing
 
 ROWS = 1 << 16  # read and moved at a time
@@ -40,15 +42,22 @@ _LARGEST = {number: float(np.finfo(number).max) for number in (np.float32, np.fl
 
 Chosen = dict[int, Number]  # position of each column that is cleaned, in the order of the model, and its type
 
-# Schema of the last table that a cleaner got, its columns that are cleaned, and the schema of the result: to
-# find them takes longer than to clean a row.
-_layouts: WeakKeyDictionary[RowCleaner, tuple[Any, Chosen, Any]] = WeakKeyDictionary()
+
+class _Layout(NamedTuple):
+    """What follows from the schema of an Arrow table alone."""
+
+    chosen: Chosen
+    places: list[int] | None  # of the chosen columns; None if they are the whole table, in its order
+    one_tensor: bool
+    schema: Any  # of the result
+    nullable: list[bool]  # of the chosen columns
 
 
-class _Cleaned(NamedTuple):
-    columns: list[Points]  # each in its type
+class Cleaned(NamedTuple):
+    columns: Points | list[Points]  # one array (D, rows) if all are of one type; otherwise each in its own
     codes: Codes
     deviations: list[Points]  # NaN where the value is missing or unchanged; empty unless asked for
+    complete: bool  # no value of the columns is NaN; False may be wrong
 
 
 def is_table(value: object) -> bool:
@@ -73,7 +82,9 @@ def transform_table(cleaner: RowCleaner, table: Any, n_threads: int | None, retu
 
         moved, codes = transform_pandas(cleaner, table, n_threads)
     elif is_polars(table):
-        moved, codes = _transform_polars(cleaner, table, n_threads)
+        from dpmd_fast.tables.polars_frames import transform_polars
+
+        moved, codes = transform_polars(cleaner, table, n_threads)
     else:
         moved, codes = ArrowTransform(cleaner, table.schema, called(cleaner))(table, n_threads)
     return (moved, words_of(codes)) if return_status else moved
@@ -131,14 +142,12 @@ class ArrowTransform:
         self, cleaner: RowCleaner, schema: Any, what: str, deviation_suffix: str | None = None
     ) -> None:
         self._cleaner, self._what = cleaner, what
-        known = _layouts.get(cleaner)
-        if known is None or not known[0].equals(schema, check_metadata=True):
-            chosen = choose(cleaner, schema.names, schema.types, arrow_number_type, what)
-            known = _layouts[cleaner] = schema, chosen, schema_after(schema, chosen)
-        _, self._chosen, self.schema = known
+        self._layout = _layouts.find(cleaner, schema, lambda: _layout(cleaner, schema, what))
+        self.schema = self._layout.schema
         self.added: tuple[str, ...] = ()
         if deviation_suffix is not None:
-            self.schema, self.added = _with_deviations(self.schema, self._chosen, deviation_suffix, what)
+            chosen = self._layout.chosen
+            self.schema, self.added = _with_deviations(self.schema, chosen, deviation_suffix, what)
 
     def __call__(self, part: Any, n_threads: int | None, first_row: int = 0) -> tuple[Any, Codes]:
         """Return the cleaned table or batch, and a status code for each row.
@@ -147,31 +156,56 @@ class ArrowTransform:
         """
         import pyarrow as pa
 
-        taken = part.select(list(self._chosen))
+        chosen, places, one_tensor, _, nullable = self._layout
+        taken = part if places is None else part.select(places)
         if not isinstance(part, pa.RecordBatch) or len(part) > ROWS:
             whole = taken if isinstance(taken, pa.Table) else pa.Table.from_batches([taken])
             pieces = whole.to_batches(max_chunksize=ROWS)
         else:
             pieces = [taken]
-        blocks = (arrow_points(piece, WIDE) for piece in pieces)
         cleaned = cleaned_blocks(
             self._cleaner,
-            blocks,
+            (arrow_points(piece, one_tensor) for piece in pieces),
             part.num_rows,
-            self._chosen,
+            chosen,
             n_threads,
             self._what,
             bool(self.added),
             first_row,
         )
-        columns = [None if place in self._chosen else part.column(place) for place in range(part.num_columns)]
-        gaps = self._cleaner.missing != "refuse"
-        for position, column in zip(self._chosen, cleaned.columns, strict=True):
-            nan_is_null = gaps and self.schema.field(position).nullable
-            columns[position] = arrow_array(column, nan_is_null=nan_is_null)
-        deviations = sorted(zip(self._chosen, cleaned.deviations, strict=False))  # none unless asked for
+        gaps = self._cleaner.missing != "refuse" and not cleaned.complete
+        if isinstance(cleaned.columns, np.ndarray) and not gaps:
+            made = arrow_rows(cleaned.columns)
+        else:
+            made = [
+                arrow_array(column, nan_is_null=gaps and may_be_null)
+                for column, may_be_null in zip(cleaned.columns, nullable, strict=True)
+            ]
+        columns = made
+        if places is not None:
+            columns = [None if place in chosen else part.column(place) for place in range(part.num_columns)]
+            for place, column in zip(places, made, strict=True):
+                columns[place] = column
+        deviations = sorted(zip(chosen, cleaned.deviations, strict=False))  # none unless asked for
         columns += [arrow_array(column, nan_is_null=True) for _, column in deviations]
         return type(part).from_arrays(columns, schema=self.schema), cleaned.codes
+
+
+_layouts: Layouts[_Layout] = Layouts(lambda schema, other: schema.equals(other, check_metadata=True))
+
+
+def _layout(cleaner: RowCleaner, schema: Any, what: str) -> _Layout:
+    """Return the layout of tables with a schema, or refuse them."""
+    types = schema.types
+    chosen = choose(cleaner, schema.names, types, arrow_number_type, what)
+    places, after = list(chosen), schema_after(schema, chosen)
+    return _Layout(
+        chosen,
+        None if places == list(range(len(types))) else places,
+        are_one_tensor(types[place] for place in places),
+        after,
+        [after.field(place).nullable for place in places],
+    )
 
 
 def _with_deviations(schema: Any, chosen: Chosen, suffix: Any, what: str) -> tuple[Any, tuple[str, ...]]:
@@ -214,33 +248,6 @@ def _transform_reader(cleaner: RowCleaner, reader: Any, n_threads: int | None, r
             start += len(batch)
 
     return pa.RecordBatchReader.from_batches(transform.schema, batches())
-
-
-def _transform_polars(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> tuple[Any, Codes]:
-    import polars as pl
-
-    def number_type(dtype: Any) -> Number | None:
-        if dtype == pl.Float32:
-            return np.float32
-        return np.float64 if dtype.is_numeric() or dtype == pl.Boolean else None
-
-    what = called(cleaner)
-    every, types = frame.columns, frame.dtypes
-    chosen = choose(cleaner, every, types, number_type, what)
-    names = [every[position] for position in chosen]
-    wide = [types[position] == pl.Float64 for position in chosen]
-
-    def values(piece: Any, name: str, is_wide: bool) -> Any:
-        column = piece.get_column(name)
-        return (column if is_wide else column.cast(pl.Float64)).to_numpy()
-
-    pieces = frame.iter_slices(ROWS) if frame.height > ROWS else [frame]
-    blocks = (np.stack([values(piece, *one) for one in zip(names, wide, strict=True)], 1) for piece in pieces)
-    columns, codes, _ = cleaned_blocks(cleaner, blocks, frame.height, chosen, n_threads, what)
-    out = frame.clone()  # shares all columns; `with_columns` would plan a query first
-    for position, name, column in zip(chosen, names, columns, strict=True):
-        out.replace_column(position, pl.Series(name, column, nan_to_null=True))
-    return out, codes
 
 
 def schema_after(schema: Any, chosen: Chosen) -> Any:
@@ -305,16 +312,19 @@ def cleaned_blocks(
     what: str,
     deviations: bool = False,
     first_row: int = 0,
-) -> _Cleaned:
+) -> Cleaned:
     """Return the cleaned columns of all blocks together."""
-    numbers_of = list(chosen.values())
-    table = np.empty((len(chosen), rows)) if set(numbers_of) == {np.float64} else None  # all columns at once
-    columns: list[Points] = [np.empty(rows, number) for number in numbers_of] if table is None else [*table]
+    kinds = set(chosen.values())
+    columns: Points | list[Points]
+    if len(kinds) == 1:
+        columns = np.empty((len(chosen), rows), next(iter(kinds)))
+    else:
+        columns = [np.empty(rows, number) for number in chosen.values()]
     spreads: list[Points] = [np.empty_like(column) for column in columns] if deviations else []
     status = np.empty(rows, np.int8)
-    most = np.array([_LARGEST[number] for number in numbers_of])
-    least = min(most)
-    start = 0
+    most = np.array([_LARGEST[number] for number in chosen.values()])
+    least = min(_LARGEST[number] for number in kinds)
+    complete, start = True, 0
     for block in blocks:
         check_rows(cleaner, what, block, first_row + start)
         part = slice(start, start + len(block))
@@ -324,14 +334,15 @@ def cleaned_blocks(
         else:
             moved, status[part] = cleaner.move(block, n_threads, what)
         if len(moved) and not (-least <= moved.min() and moved.max() <= least):  # never true of NaN
+            complete = False
             within = np.abs(moved) <= most
             if cleaner.missing != "refuse":
                 within |= np.isnan(moved)  # still missing
             beyond = ~within.all(axis=1)
             moved[beyond] = block[beyond]
             status[part][beyond] = FAILED
-        if table is not None:
-            table[:, part] = moved.T
+        if isinstance(columns, np.ndarray):
+            columns[:, part] = moved.T
         else:
             for column, numbers in zip(columns, moved.T, strict=True):
                 column[part] = numbers
@@ -340,4 +351,4 @@ def cleaned_blocks(
             for column, numbers in zip(spreads, np.where(known, spread, np.nan).T, strict=True):
                 column[part] = numbers
         start += len(block)
-    return _Cleaned(columns, status, spreads)
+    return Cleaned(columns, status, spreads, complete)

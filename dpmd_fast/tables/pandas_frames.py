@@ -21,10 +21,15 @@ def transform_pandas(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> 
     what, labels = called(cleaner), frame.columns
     names = [str(label) for label in labels]
     places = cleaned_places(cleaner, names, what)
-    whole = places == [*range(len(names))]
+    whole = len(places) == len(names)
+    reordered = whole and places != [*range(len(names))]
     if (points := _one_array(frame, None if whole else places)) is not None:
+        if reordered:
+            points = points.take(places, axis=1)
         check_rows(cleaner, what, points)
         moved, codes = cleaner.move(points, n_threads, what)
+        if reordered:
+            moved = moved.take(np.argsort(places), axis=1)
         if whole:
             out = type(frame)(moved, index=frame.index, columns=labels, copy=False).__finalize__(frame)
         else:  # into a copy: to put in one column after the other takes ten times as long

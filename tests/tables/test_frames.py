@@ -435,6 +435,33 @@ def test_few_rows_of_pandas_with_further_columns_are_moved_as_many(number):
     assert few.attrs == frame.attrs
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("names", ["abc", "cab", "bca"])
+def test_one_row(kind, names):
+    for row in range(20):
+        table = TABLE.select(list(names)).slice(row, 1).combine_chunks()
+        out, status = moved_with_status(KINDS[kind](table))
+        found = as_arrow(out)
+        assert found.column_names[:3] == list(names)
+        np.testing.assert_array_equal(numbers(found), MOVED[row : row + 1])
+        assert list(status) == [STATUS[row]]
+
+
+def test_few_rows_of_pandas_in_another_order():
+    frame = pd.DataFrame(Z[:, [2, 0, 1]], columns=pd.Index(["c", "a", "b"], name="k"), index=range(7, N + 7))
+    before = frame.copy()
+    frame.attrs["origin"] = "simulated"
+    out = ATLAS.transform(frame)
+    pd.testing.assert_frame_equal(
+        out, pd.DataFrame(MOVED[:, [2, 0, 1]], columns=frame.columns, index=frame.index)
+    )
+    pd.testing.assert_frame_equal(frame, before)
+    assert out.attrs == frame.attrs
+    frame.loc[9, "a"] = np.inf
+    with pytest.raises(ValueError, match=r"the first is infinity in row 2, column 'a'$"):
+        ATLAS.transform(frame)
+
+
 def test_subclasses_of_pandas_stay():
     class Frame(pd.DataFrame):
         @property
@@ -490,6 +517,20 @@ def test_polars_in_chunks():
     assert [out.schema[name] for name in "abc"] == [pl.Float64] * 3
     np.testing.assert_array_equal(out.select("a", "b", "c").to_numpy(), MOVED)
     assert out.drop("a", "b", "c").equals(frame.drop("a", "b", "c"))
+
+
+def test_one_row_of_polars_is_read_as_many_are():
+    """Every type of numbers, and nulls: one row is read value by value, more rows column by column."""
+    kinds = [pl.Int8, pl.Int64, pl.UInt64, pl.Int128, pl.Float32, pl.Float64, pl.Boolean, pl.Decimal(38, 3)]
+    for kind in kinds:
+        values = [1, 0, None] if kind == pl.Boolean else [1, 100, None]
+        values += [2**53 + 1, 2**63 - 1] if kind in (pl.Int64, pl.UInt64, pl.Int128) else []
+        values += [0.1, 1 / 3] if kind in (pl.Float32, pl.Float64) else []
+        frame = pl.DataFrame({"a": pl.Series(values, dtype=kind, strict=False), "b": 0.25, "c": 0.5})
+        many = ATLAS.transform(frame, on_missing="keep")
+        single = [ATLAS.transform(frame[row], on_missing="keep") for row in range(frame.height)]
+        assert pl.concat(single).equals(many)
+        assert pl.concat(single).schema == many.schema
 
 
 def test_called_by_itself():

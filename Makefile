@@ -16,7 +16,7 @@ INPUTS ?= 100000
 KIND = $$($(BIN)/python benchmarks/markdown.py)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-all test-seeds lint docs figures coverage compare bench bench-full scaling limits audit fuzz serve-bench clean
+.PHONY: demo test test-all test-seeds test-targets lint docs figures coverage compare bench bench-full scaling limits audit fuzz serve-bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -68,6 +68,17 @@ test-seeds: $(VENV)/.installed-test
 	$(BIN)/dpmd-fast warmup
 	for shift in 1 2 3; do DPMD_FAST_TEST_SEED=$$shift $(PYTEST) -m "not slow" tests/*/ || exit 1; done
 
+# the tests as on other machines: other kernels of OpenBLAS, NumPy without its own loops for newer processors,
+# and Numba's kernels for any x86_64. All settings are tried: those that failed are named in the end
+SETTINGS = OPENBLAS_CORETYPE=Haswell OPENBLAS_CORETYPE=SkylakeX OPENBLAS_CORETYPE=Zen \
+	NPY_DISABLE_CPU_FEATURES=X86_V3,X86_V4,AVX512_ICL,AVX512_SPR NUMBA_CPU_NAME=generic
+test-targets: $(VENV)/.installed-test
+	failed=; for setting in $(SETTINGS); do echo "== $$setting"; export "$$setting"; \
+	  $(BIN)/dpmd-fast warmup && $(PYTEST) -m "not slow" \
+	  && NUMBA_DISABLE_JIT=1 $(PYTEST) -m "kernels and not slow" $(KERNELS) && $(DOCTEST) \
+	  || failed="$$failed $$setting"; unset "$${setting%%=*}"; done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
 coverage: $(VENV)/.installed-test
 	$(PYTEST) -m "not slow" --cov --cov-report=
 	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "kernels and not slow" $(KERNELS) --cov --cov-append
@@ -85,6 +96,7 @@ compare: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/transform.py --output benchmarks/results/transform-$(KIND).md
 	$(BIN)/python benchmarks/transform_file.py --rows 2000000 --output benchmarks/results/transform_file-$(KIND).md
 	$(BIN)/python benchmarks/cold_start.py --output benchmarks/results/cold-start-$(KIND).md
+	$(BIN)/python benchmarks/mixture.py --only rounds --only transform --output benchmarks/results/mixture-$(KIND).md
 	$(BIN)/python benchmarks/figures.py
 
 # asv takes the code as it is; results go to .asv, tables to benchmarks/results

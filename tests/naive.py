@@ -810,15 +810,22 @@ def draw_missing(weights, means, covariances, z):
 
 
 def to_units(X, logged, center, scale, clip):
-    """Return rows in the units of a preprocessor, the same within +-clip, and which rows were beyond."""
+    """Return rows in the units of a preprocessor, the same within +-clip, and which rows were beyond.
+
+    Also which columns are logged and have a value that is not positive.
+    """
+    without_log = [False for _ in center]
     scaled = [[0.0] * len(center) for _ in X]
     inside = [[0.0] * len(center) for _ in X]
     for i, row in enumerate(X):
         for k, value in enumerate(row):
-            value = math.log(value) if logged[k] else value
+            if logged[k]:
+                without_log[k] |= value <= 0.0
+                value = math.log(value) if value > 0.0 else -math.inf if value == 0.0 else math.nan
             scaled[i][k] = (value - center[k]) / scale[k]
             inside[i][k] = min(max(scaled[i][k], -clip), clip)
-    return scaled, inside, [before != after for before, after in zip(scaled, inside, strict=True)]
+    beyond = [before != after for before, after in zip(scaled, inside, strict=True)]
+    return scaled, inside, beyond, without_log
 
 
 def from_units(X, before, after, logged, center, scale):

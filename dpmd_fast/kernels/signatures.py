@@ -97,7 +97,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "vector.elementary._exps": "f1 f1",
     },
     "units": {
-        "units.to_units": "f2 b1 f1 f1 f f2 f2 b1",
+        "units.to_units": "f2 b1 f1 f1 f f2 f2 b1 b1",
         "units.from_units": "f2 f2 f2 b1 f1 f1 f2",
     },
     "integers": {

@@ -14,12 +14,15 @@ _ROWS = 64  # at a time: they stay in the first cache; 16 and 128 take a fifth l
 
 
 @kernel
-def to_units(X, logged, center, scale, clip, scaled, inside, clipped):
+def to_units(X, logged, center, scale, clip, scaled, inside, clipped, without_log):
     """Set `scaled` to (X - center) / scale, of the log where `logged`, and `inside` to it within +-clip.
 
-    `clipped` says of each row whether these differ. `scaled` may have no rows: then it is left out.
+    `clipped` says of each row whether these differ, `without_log` of each logged column whether a value is
+    not positive. `scaled` may have no rows: then it is left out.
     """
     n, D = X.shape
+    for k in range(D):
+        without_log[k] = False
     values, logs = np.empty(_ROWS), np.empty(_ROWS)
     for begin in range(0, n, _ROWS):
         here = min(_ROWS, n - begin)
@@ -29,6 +32,10 @@ def to_units(X, logged, center, scale, clip, scaled, inside, clipped):
             for i in range(here):
                 values[i] = X[begin + i, k]
             if logged[k]:
+                low = False
+                for i in range(here):
+                    low |= values[i] <= 0.0
+                without_log[k] |= low
                 set_logs(values[:here], logs[:here])
                 values[:here] = logs[:here]
             for i in range(here):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -268,12 +268,14 @@ class Preprocessor:
         """
         if points.ndim != 2 or points.shape[1] != self.n_columns:
             raise UserValueError(f"{name} must have {self.n_columns} columns; its shape is {points.shape}")
-        self._check_positive(name, points)
         points = as_argument(points)
         units = (self._flags, *self._arrays[1:])
         beyond = np.empty(points.shape if keep_beyond else (0, self.n_columns))
         before, clipped = np.empty(points.shape), np.empty(len(points), np.bool_)
-        to_units(points, *units, float(self.clip), beyond, before, clipped)
+        without_log = np.empty(self.n_columns, np.bool_)
+        to_units(points, *units, float(self.clip), beyond, before, clipped, without_log)
+        if without_log.any():
+            self._refuse_logs(name, np.flatnonzero(without_log))
         after, reached = move(before)
         if keep_beyond and clipped.any():
             outside = np.abs(beyond) > self.clip
@@ -334,7 +336,11 @@ class Preprocessor:
         logged = self._arrays[0]
         low = logged[(points[:, logged] <= 0.0).any(axis=0)]
         if len(low):
-            raise UserValueError(not_positive(name, [label(self.column_names, place) for place in low]))
+            self._refuse_logs(name, low)
+
+    def _refuse_logs(self, name: str, places: NDArray[np.intp]) -> NoReturn:
+        labels = [label(self.column_names, place) for place in places]
+        raise UserValueError(not_positive(name, labels))
 
     @cached_property
     def _flags(self) -> Flags:

@@ -206,7 +206,7 @@ import numba
 from dpmd_fast.kernels import saved, units
 flags, numbers = np.zeros(2, np.bool_), (np.zeros(2), np.ones(2), 8.0, np.empty((0, 2)))
 def call(X):
-    units.to_units(X, flags, *numbers, np.empty((3, 2)), np.empty(3, np.bool_))
+    units.to_units(X, flags, *numbers, np.empty((3, 2)), np.empty(3, np.bool_), np.empty(2, np.bool_))
     return open(saved._trusted_path("units.to_units"), "rb").read()
 usual = call(np.ones((3, 2)))
 assert call(np.ones((3, 2), np.float32)) == usual

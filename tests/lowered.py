@@ -14,6 +14,7 @@ from numba import types
 from dpmd_fast.kernels.jit import kernel
 from dpmd_fast.kernels.vector import bits, elementary, gather, integers, lanes, panels, planes, rows, singles
 from dpmd_fast.kernels.vector.tiles import add_gram, add_gram_of_rows
+from dpmd_fast.kernels.vector.weighted_rows import add_rows, weigh_charts
 from dpmd_fast.kernels.width import WIDTH
 
 _F, _I, _U = types.float64, types.int64, types.uint64
@@ -95,6 +96,16 @@ def add_chart(x, near, frames, slopes, masses, gaps, sums, totals):
 
 
 @kernel
+def chart_weights(x, centers, masses, word, weights):
+    weigh_charts(x, 0, centers, 0, len(x), masses, 0, 1.0, 1.0, word, weights)
+
+
+@kernel
+def chart_rows(word, weights, rows, sums):
+    add_rows(word, weights, rows, 0, sums, 0)
+
+
+@kernel
 def exponentials(A, B):
     for i in range(len(A)):
         B[i] = elementary.fixed_exp(A[i])
@@ -114,6 +125,8 @@ _TYPES = {
     truncate: (_F1,),
     truncated_square: (_F1, _F1),
     add_chart: (_F2, _I1, _F1, _F1, _F1, _F1, _F2, _F2),
+    chart_weights: (_F1, _F3, _F1, _U, _F1),
+    chart_rows: (_U, _F1, _F3, _F2),
     exponentials: (_F1, _F1),
 }
 

@@ -61,8 +61,10 @@ WORK = {
     "truncate": (r"vrndscalepd|vroundpd", 1),
     "truncated_square": (r"vfmadd\d+pd", 1),
     "add_chart": (r"vfmadd\d+pd", 6),
+    "chart_weights": (r"vfmadd\d+pd", 1),
+    "chart_rows": (r"vfmadd\d+pd", 6),
 }
-IN_REGISTERS = ("gram", "gram_of_rows", "products", "squares_in_singles")
+IN_REGISTERS = ("gram", "gram_of_rows", "products", "squares_in_singles", "chart_rows")
 BY_FOURS = ("add_chart",)  # with AVX-512 twice as many points, not wider vectors: a fifth faster on Zen 4
 
 

@@ -29,7 +29,7 @@ def transform_pandas(cleaner: RowCleaner, frame: Any, n_threads: int | None) -> 
         check_rows(cleaner, what, points)
         moved, codes = cleaner.move(points, n_threads, what)
         if reordered:
-            moved = moved.take(np.argsort(places), axis=1)
+            moved = moved.take(np.argsort(places, kind="stable"), axis=1)
         if whole:
             out = type(frame)(moved, index=frame.index, columns=labels, copy=False).__finalize__(frame)
         else:  # into a copy: to put in one column after the other takes ten times as long

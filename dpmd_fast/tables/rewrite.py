@@ -25,6 +25,8 @@ from dpmd_fast.tables.formats import Incoming
 from dpmd_fast.tables.frames import ArrowTransform, schema_after
 from dpmd_fast.tables.protocol import InvalidValueError, RowCleaner, check_rows, has_deviations
 
+MOST_UNWRITTEN = 8  # batches that wait to be written: others are rewritten while a row group is written
+
 Rewritten = tuple[Any, NDArray[np.int64]]  # a batch, and how many of its rows have each status
 
 
@@ -179,7 +181,7 @@ def run(
     being_written: deque[Future[None]] = deque()
 
     def finish(rewritten: Rewritten, ends_group: bool) -> None:
-        while being_written:
+        while len(being_written) >= MOST_UNWRITTEN or (being_written and being_written[0].done()):
             being_written.popleft().result()
         rewriter.count(rewritten[1])
         being_written.append(writing.submit(write, rewritten[0], ends_group))
@@ -187,23 +189,27 @@ def run(
             progress(rewriter.rows, incoming.rows)
 
     with ThreadPoolExecutor(1) as reading, ThreadPoolExecutor(1) as writing:
-        coming: Future[Any] = reading.submit(next, items, None)
-        start = 0
-        if (item := coming.result()) is not None:  # alone: the model makes ready what all threads use
-            coming = reading.submit(next, items, None)
-            finish(rewriter.rewrite(item[0], 0, n_threads), item[1])
-            start = len(item[0])
-        workers = resolve_threads(n_threads)
-        waiting: deque[tuple[Future[Rewritten], bool]] = deque()
-        with ThreadPoolExecutor(workers) as moving:
-            while item is not None and (item := coming.result()) is not None:
+        try:
+            coming: Future[Any] = reading.submit(next, items, None)
+            start = 0
+            if (item := coming.result()) is not None:  # alone: the model makes ready what all threads use
                 coming = reading.submit(next, items, None)
-                waiting.append((moving.submit(rewriter.rewrite, item[0], start, 1), item[1]))
-                start += len(item[0])
-                if len(waiting) > workers:
-                    done, ends_group = waiting.popleft()
+                finish(rewriter.rewrite(item[0], 0, n_threads), item[1])
+                start = len(item[0])
+            workers = resolve_threads(n_threads)
+            waiting: deque[tuple[Future[Rewritten], bool]] = deque()
+            with ThreadPoolExecutor(workers) as moving:
+                while item is not None and (item := coming.result()) is not None:
+                    coming = reading.submit(next, items, None)
+                    waiting.append((moving.submit(rewriter.rewrite, item[0], start, 1), item[1]))
+                    start += len(item[0])
+                    if len(waiting) > workers:
+                        done, ends_group = waiting.popleft()
+                        finish(done.result(), ends_group)
+                for done, ends_group in waiting:
                     finish(done.result(), ends_group)
-            for done, ends_group in waiting:
-                finish(done.result(), ends_group)
-        while being_written:
-            being_written.popleft().result()
+            while being_written:
+                being_written.popleft().result()
+        finally:
+            for left in being_written:  # after an error: nothing more is written
+                left.cancel()

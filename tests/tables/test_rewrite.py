@@ -10,7 +10,7 @@ from samples import make_atlas
 
 from dpmd_fast.models.geometry.layers import Layer
 from dpmd_fast.tables.formats import Incoming
-from dpmd_fast.tables.rewrite import CleaningRewriter, PointsRewriter, run
+from dpmd_fast.tables.rewrite import MOST_UNWRITTEN, CleaningRewriter, PointsRewriter, run
 
 N = 1000
 Z = np.random.default_rng(1).uniform(-2.0, 2.0, size=(N, 3))
@@ -131,6 +131,30 @@ def test_a_writer_that_fails_stops_the_rest():
     assert rewriter.rows < N
 
 
+def test_nothing_more_is_written_after_an_error():
+    source, calls, all_there = incoming(8), [], threading.Event()
+
+    def write(batch, _):
+        calls.append(batch)
+        if len(calls) > 1:
+            time.sleep(0.3)
+            return
+        assert all_there.wait(60.0)
+        raise OSError("full")
+
+    def progress(rows, _):
+        if rows >= 8 * MOST_UNWRITTEN:
+            all_there.set()
+
+    rewriter = CleaningRewriter(make_atlas(), "q.arrow", source, None)
+    with pytest.raises(OSError, match="full"):
+        run(source, rewriter, write, progress, 1)
+    assert all_there.is_set()
+    assert (
+        len(calls) < MOST_UNWRITTEN - 2
+    )  # seven waited; one or two may have begun before they were taken back
+
+
 def test_few_batches_are_in_flight():
     """A slow writer holds the reader back."""
     read, written, most, lock = [], [], [], threading.Lock()
@@ -151,4 +175,5 @@ def test_few_batches_are_in_flight():
     slow = source._replace(batches=batches())
     run(slow, CleaningRewriter(make_atlas(), "q.arrow", slow, None), write, None, 2)
     assert len(written) == N // 20
-    assert max(most) <= 8
+    # and one read ahead, three that are moved or wait for it, one in hand, one that is written
+    assert max(most) <= MOST_UNWRITTEN + 6

@@ -15,7 +15,7 @@ from dpmd_fast.kernels.vector.lanes import LANES, dot, square_distance
 from dpmd_fast.kernels.vector.tiles import add_gram, multiply_symmetric
 from dpmd_fast.kernels.width import WIDTH
 
-from .bench_charts import DIM, planes
+from .bench_charts import planes
 from .common import Suite, best_seconds, sized
 from .limits import dgemm_rate
 from .parts import inner_nanoseconds
@@ -152,26 +152,26 @@ class Vectors(Suite):
         outers(self.bases, self.tents, self.places, self.C, TURNS)
 
 
-class Fours(Suite):
-    """Four charts at a time, and the masks that find them: flops of a chart over the rate of DGEMM."""
+class Charts(Suite):
+    """Charts of few columns: the masks that find them, their weights, and their rows, which are added."""
 
-    params = (sized((3,), (3, 20), (3, 20, 60)),)
+    params = (sized((3, 8), (3, 8), (2, 3, 5, 8)),)
     param_names = ("D",)
-    unit = "share"
+    unit = "ns"
 
     def setup(self, D):
         rng = np.random.default_rng(0)
         centers = rng.normal(size=(256, D))
         self.field = make_field(centers, planes(centers, D), np.ones(256), 3.0 * np.sqrt(D))
 
-    def track_mask_nanoseconds(self, D):
-        return inner_nanoseconds(self.field, ROUNDS)[0]
+    def track_mask_of_a_leaf(self, D):
+        return inner_nanoseconds(self.field, ROUNDS).mask
 
-    def track_fours_of_dgemm(self, D):
-        flops = LANES * (5.0 + 4.0 * DIM) * D
-        return 1e9 * flops / inner_nanoseconds(self.field, ROUNDS)[1] / dgemm_rate(sized(100, 1000, 2000), 1)
+    def track_weights_of_a_vector_of_charts(self, D):
+        return inner_nanoseconds(self.field, ROUNDS).weights
 
-    track_mask_nanoseconds.unit = "ns"
+    def track_row_of_a_chart(self, D):
+        return inner_nanoseconds(self.field, ROUNDS).row
 
 
 class Eigenspaces(Suite):

@@ -27,7 +27,18 @@ SHORT = {"results": ROOT / "benchmarks" / "results", "experiments": ROOT / "docs
 #: where one is shown.
 KINDS = {"amd-epyc-avx2": "AMD EPYC, AVX2", "amd-epyc-avx512": "AMD EPYC, AVX-512"}
 KIND = next(iter(KINDS))
-ORDER = ("limits", "compare", "mixture", "latency", "scaling", "transform", "cold-start", "engines", "serve", "accuracy")
+ORDER = (
+    "limits",
+    "compare",
+    "mixture",
+    "latency",
+    "scaling",
+    "transform",
+    "cold-start",
+    "engines",
+    "serve",
+    "accuracy",
+)
 RULE = re.compile(r"\|( ?-+ ?\|)+")  # between the names of the columns and the rows
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end of figures -->)", re.S)
 

@@ -119,10 +119,10 @@ def repeat_weights(x, centers, D, masses, h2, share, weights, rounds):
 
 
 @kernel
-def repeat_rows(weights, rows, sums, rounds):
+def repeat_rows(weights, rows, size, sums, rounds):
     everything = ~np.uint64(0)
     for _ in range(rounds):
-        add_rows(everything, weights, rows, 0, sums, 0)
+        add_rows(everything, weights, rows, size, 0, sums, 0)
 
 
 @kernel
@@ -147,10 +147,11 @@ class Alone(NamedTuple):
 def inner_nanoseconds(field: Field, rounds: int) -> Alone:
     """Time the inner steps of a field of at least 64 charts of few columns."""
     index = field.balls
-    D, h2, (centers, rows, _), masses = index.columns, index.radius**2, field.packed[3], field.packed[4]
+    D, h2, masses = index.columns, index.radius**2, field.packed[4]
+    centers, rows, size, *_ = field.packed[3]
     point, weights, leaf = index.rows[:1, :D].copy(), np.zeros(LEAF), rows[:LEAF].copy()
     weighing = partial(repeat_weights, point, centers, D, masses, h2, 1.0 / h2, weights, rounds)
-    adding = partial(repeat_rows, weights, leaf, np.zeros((1, leaf[0].size)), rounds)
+    adding = partial(repeat_rows, weights, leaf, size, np.zeros((1, leaf.shape[1])), rounds)
     x = np.zeros(index.depth, np.float32)
     leaves = index.single[:4].copy(), index.depth, index.single_half_norms[:4].copy()
     masks = partial(repeat_masks, x, *leaves, index.single_rests[:4].copy(), rounds)

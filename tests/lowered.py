@@ -101,8 +101,8 @@ def chart_weights(x, centers, masses, word, weights):
 
 
 @kernel
-def chart_rows(word, weights, rows, sums):
-    add_rows(word, weights, rows, 0, sums, 0)
+def chart_rows(word, weights, rows, size, sums):
+    add_rows(word, weights, rows, size, 0, sums, 0)
 
 
 @kernel
@@ -126,7 +126,7 @@ _TYPES = {
     truncated_square: (_F1, _F1),
     add_chart: (_F2, _I1, _F1, _F1, _F1, _F1, _F2, _F2),
     chart_weights: (_F1, _F3, _F1, _U, _F1),
-    chart_rows: (_U, _F1, _F3, _F2),
+    chart_rows: (_U, _F1, _F2, _I, _F2),
     exponentials: (_F1, _F1),
 }
 

@@ -20,7 +20,7 @@ from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask, whole
 from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
 from dpmd_fast.kernels.vector.planes import POINTS, add_chart
 from dpmd_fast.kernels.vector.sketches import box_gaps, shift_to_single
-from dpmd_fast.kernels.vector.weighted_rows import add_rows, read_row, weigh_charts
+from dpmd_fast.kernels.vector.weighted_rows import add_far_charts, add_rows, apply_row, weigh_charts
 
 BLOCK = 192  # points that go through a leaf together: 96 take 5 % longer (3 and 6 columns), 64 10 %
 WIDE_BLOCK = 384  # the same with many columns, where a chart has few points near: 96 take 13 % longer
@@ -44,10 +44,11 @@ def _whole_sketch(x, D, center, across, scale, left, point):
 
 @device(inline=True)
 def _sketch(x, D, center, across, scale, left, point):
-    """Fill `point` with the sketch of x; return the length of what is outside of it. `left` is scratch."""
+    """Fill `point` with the sketch of x; return the length of what is outside of it. `left` is scratch.
+
+    The sketch has fewer numbers than x.
+    """
     depth, width = across.shape
-    if depth == D:
-        return _whole_sketch(x, D, center, across, scale, left, point)
     left[:] = 0.0  # also the padding: a record that is not finite must leave nothing to the next
     for i in range(D):
         left[i] = scale * (x[i] - center[i])
@@ -309,10 +310,12 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
 def move_narrow(sizes, sketch, boxes, charts, masses, strength, passes, X, reached, order, sort, whole):
     """Move the rows of X in place, by charts as rows of numbers.
 
-    `charts` are the centres of `pack_lanes`, the rows of `pack_projections` or `pack_rows`, and 1 if they are
-    of the former. Other arguments are those of `move_wide`.
+    `charts` are the centres of `pack_lanes`; the rows of `pack_projections` or `pack_rows` and the size of
+    their parts; 1 if they are of the former; and of each leaf whether its charts are packed about their own
+    centres. Other arguments are those of `move_wide`.
     """
-    centers, rows, symmetric = charts
+    centers, rows, size, symmetric, far = charts
+    some_are_far = far.any()
     room, depth, radius = sketch[2].shape[1], sizes[1], sizes[2]
     m, D = X.shape
     n_leaves, h2 = len(boxes[2]), radius * radius
@@ -321,7 +324,7 @@ def move_narrow(sizes, sketch, boxes, charts, masses, strength, passes, X, reach
     sketches = np.zeros((most, room)), np.empty((depth + 1, most)), np.empty(most)
     norms, limits, around = np.empty(most), np.empty(most), np.empty((depth + 2, 2))
     scratch, left = (np.empty(most), np.empty(room, np.float32)), np.empty(D)
-    x, sums = np.empty((most, D)), np.empty((most, rows.shape[1] * rows.shape[2]))
+    x, sums, of_far = np.empty((most, D)), np.empty((most, rows.shape[1])), np.zeros((most, 1 + D))
     candidates, words = np.empty(most + 1, np.int64), np.empty(most + 1, np.uint64)
     weights, gap, step = np.empty(LEAF), np.empty(D), np.empty(D)
     if sort:
@@ -335,6 +338,8 @@ def move_narrow(sizes, sketch, boxes, charts, masses, strength, passes, X, reach
         for _ in range(passes):
             _set_sketches(_whole_sketch, x, here, sizes, sketch, left, sketches, norms, limits, around)
             _clear(sums)
+            if some_are_far:
+                _clear(of_far)
             for leaf in range(n_leaves):
                 found = candidates, words
                 close = _near_points(
@@ -355,11 +360,23 @@ def move_narrow(sizes, sketch, boxes, charts, masses, strength, passes, X, reach
                 for i in range(close):
                     q, word = candidates[i], words[i]
                     weigh_charts(x, q * D, centers, first * D, D, masses, first, h2, share, word, weights)
-                    add_rows(word, weights, rows, first, sums, q)
+                    if far[leaf]:
+                        add_far_charts(
+                            word, weights, centers, rows, first, symmetric, x, q, gap, step, of_far
+                        )
+                    else:
+                        add_rows(word, weights, rows, size, first, sums, q)
             for q in range(here):
+                total = sums[q, 0]
                 for k in range(D):
+                    step[k] = 0.0
                     gap[k] = x[q, k] - sketch[0][k]
-                total = read_row(sums, q, symmetric, gap, step)
+                if total > 0.0:
+                    apply_row(sums, q, symmetric, gap, step)
+                if some_are_far:
+                    total += of_far[q, 0]
+                    for k in range(D):
+                        step[k] += of_far[q, 1 + k]
                 if norms[q] >= 0.0 and total > 0.0:
                     for k in range(D):
                         x[q, k] += strength * step[k] / total

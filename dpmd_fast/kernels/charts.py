@@ -19,12 +19,13 @@ import numpy as np
 from dpmd_fast.kernels.chart_blocks import move_narrow, move_wide, padded
 from dpmd_fast.kernels.rows import each_row
 from dpmd_fast.kernels.scratch import aligned
-from dpmd_fast.kernels.search.index import BallIndex, build_index
+from dpmd_fast.kernels.search.index import LEAF, SKETCH_ALL, BallIndex, build_index
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.planes import pack_parts
 from dpmd_fast.kernels.vector.weighted_rows import pack_lanes, pack_projections, pack_rows
 
-WIDE = 9  # columns from which on charts are packed as their directions: up to 8 the sketch is the whole point
+WIDE = SKETCH_ALL + 1  # columns from which on charts are packed as their directions
+FAR = 1e4  # radii from the center beyond which charts are added one by one: rows lose as many digits
 
 
 class Field(NamedTuple):
@@ -99,10 +100,14 @@ def _packed(
     if index.columns >= WIDE:
         pack = aligned(pack_parts(*corrections)) if corrections else np.empty((0, 0))
         return sizes, sketch, boxes, (aligned(pack_parts(centers, frames)), pack), frames.shape[1], weights
-    rows = pack_projections(centers, frames, index.center)
-    if corrections:
-        rows = pack_rows(centers, frames, index.center, *corrections)
-    return sizes, sketch, boxes, (pack_lanes(centers), aligned(rows), int(not corrections)), weights
+    far = np.maximum(-boxes[2], boxes[3]).max(axis=1) > FAR
+    origins = np.where(np.repeat(far, LEAF)[: len(centers), None], centers, index.center)
+    rows, size = (
+        pack_rows(centers, frames, origins, *corrections)
+        if corrections
+        else pack_projections(centers, frames, origins)
+    )
+    return sizes, sketch, boxes, (pack_lanes(centers), rows, size, int(not corrections), far), weights
 
 
 def move(field: Field, X: np.ndarray, n_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -192,7 +192,7 @@ TUPLES = {
     "SKETCH": "f1 f2 f2 s3 s2 s2",
     "BOXES": "f1 f1 f2 f2",
     "PLANES": "f2 f2",
-    "ROWS": "f3 f3 i",
+    "ROWS": "f3 f2 i i b1",
     "SCREEN": "f1 s2 s3 f2 f1 f f",
     "POSTERIOR": "f1 f1 f2 f3 f2 f3 f3 f2 b1 f3 f2 f1 b i b",
 }

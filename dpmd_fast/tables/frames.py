@@ -191,7 +191,24 @@ class ArrowTransform:
         return type(part).from_arrays(columns, schema=self.schema), cleaned.codes
 
 
-_layouts: Layouts[_Layout] = Layouts(lambda schema, other: schema.equals(other, check_metadata=True))
+def _has_plain_types(schema: Any) -> bool:
+    """Return False if a type or part of one is an extension's: Arrow compares these without parameters."""
+    import pyarrow as pa
+
+    types = list(schema.types)
+    while types:
+        kind = types.pop()
+        if isinstance(kind, pa.BaseExtensionType):
+            return False
+        if isinstance(kind, pa.DictionaryType):
+            types += [kind.value_type]
+        types += [kind.field(place).type for place in range(kind.num_fields)]
+    return True
+
+
+_layouts: Layouts[_Layout] = Layouts(
+    lambda schema, other: schema.equals(other, check_metadata=True), _has_plain_types
+)
 
 
 def _layout(cleaner: RowCleaner, schema: Any, what: str) -> _Layout:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from dpmd_fast.tables.protocol import KeepMissing, RowCleaner
 
-_KEPT = 4  # schemas of each cleaner: tables of a few kinds may take turns
+_KEPT = 4  # schemas of each cleaner: tables of a few kinds may take turns, and each is compared with all
 
 Layout = TypeVar("Layout")
 
@@ -23,10 +23,14 @@ class Layouts(Generic[Layout]):
     ----------
     same : callable
         Whether two schemas are equal, in all that a layout depends on.
+    is_kept : callable, optional
+        Whether the layout of a schema is kept: not if `same` may take it for another.
     """
 
-    def __init__(self, same: Callable[[Any, Any], bool]) -> None:
-        self._same = same
+    def __init__(
+        self, same: Callable[[Any, Any], bool], is_kept: Callable[[Any], bool] = lambda _: True
+    ) -> None:
+        self._same, self._is_kept = same, is_kept
         # Tuples are never changed: threads that add at the same time can only lose what one of them added.
         self._known: WeakKeyDictionary[RowCleaner, tuple[tuple[str, Any, Layout], ...]] = WeakKeyDictionary()
 
@@ -39,5 +43,6 @@ class Layouts(Generic[Layout]):
             if kept == missing and self._same(schema, other):
                 return layout
         made = make()
-        self._known[owner] = ((missing, schema, made), *known[: _KEPT - 1])
+        if self._is_kept(schema):
+            self._known[owner] = ((missing, schema, made), *known[: _KEPT - 1])
         return made

@@ -14,7 +14,9 @@ from dpmd_fast.tables.frames import ROWS, Chosen, choose, cleaned_blocks
 from dpmd_fast.tables.layouts import Layouts
 from dpmd_fast.tables.protocol import RowCleaner, called
 
-_FEW = 1000  # rows of a result whose columns may share memory
+_FEW = (
+    1000  # rows of a result whose columns share memory: one that is kept keeps all of them, which are small
+)
 
 
 class _Layout(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from kernel_samples import charts
 
 from dpmd_fast.kernels.chart_blocks import BLOCK, FEW, WIDE_BLOCK
-from dpmd_fast.kernels.charts import WIDE, make_field, move
+from dpmd_fast.kernels.charts import FAR, WIDE, apply_fields, make_field, move
 from dpmd_fast.kernels.search.index import LEAF
 
 SIZES = [
@@ -90,6 +90,9 @@ def test_a_chart_far_away_reaches_all_points_of_its_ball(D, away):
     inside = ((X - far) ** 2).sum(axis=1) < 1.0 - 1e-14
     assert inside.sum() > 500
     assert reached[inside].all()
+    # alone, the box around a block is the point: what is skipped hangs on the margin
+    field = make_field(centers, tangents, np.ones(LEAF + 1), 1.0)
+    assert all(move(field, X[i : i + 1])[1][0] for i in np.flatnonzero(inside)[:400])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
@@ -113,3 +116,102 @@ def test_no_points(D):
     moved, reached = move(make_field(centers, tangents, masses, 1.0), np.empty((0, D)))
     assert moved.shape == (0, D)
     assert reached.shape == (0,)
+
+
+@pytest.mark.parametrize("D", [1, 3, 8, 9, 20])
+def test_one_point_of_a_block_near_another_leaf(D):
+    rng = np.random.default_rng(D)
+    away = np.zeros(D)
+    away[0] = 50.0
+    centers = rng.uniform(-1.0, 1.0, (2 * LEAF, D))
+    centers[LEAF:] += away
+    tangents = np.linalg.qr(rng.normal(size=(2 * LEAF, D, 1)))[0]
+    field = make_field(centers, tangents, np.ones(2 * LEAF), math.sqrt(D))
+    X = rng.uniform(-1.0, 1.0, (9, D))
+    for odd in range(len(X)):
+        points = X.copy()
+        points[odd] += away
+        moved, reached = move(field, points)
+        assert reached.all()
+        np.testing.assert_array_equal(moved, np.concatenate([move(field, x[None])[0] for x in points]))
+
+
+@pytest.mark.parametrize("D", [3, 12])
+def test_fields_move_points_one_after_the_other(D):
+    """The second has other leaves, and reaches fewer points: they count as reached all the same."""
+    rng = np.random.default_rng(D)
+    first = make_field(*charts(D, 2, 700, seed=4)[:3], 0.9 * math.sqrt(D), passes=2)
+    centers, tangents, masses, _ = charts(D, 2, 100, seed=5)
+    slopes = rng.normal(size=(100, 2, D))
+    h = 0.1 * D
+    second = make_field(centers, tangents, masses, h, slopes=slopes, strength=0.3)
+    X = rng.uniform(-1.5, 1.5, (777, D))
+    X[::10] *= 10.0  # out of reach of all
+    moved, reached = apply_fields([first, second], X)
+    between, by_first = move(first, X)
+    after, by_second = move(second, between)
+    np.testing.assert_array_equal(moved, after)
+    np.testing.assert_array_equal(reached, by_first)
+    assert 0 < (by_first & ~by_second).sum() < by_first.sum() < len(X)
+    assert (moved != between).any()
+
+
+def exact_move(X, centers, tangents, h, offsets=None, slopes=None):
+    """One pass in extended precision, with masses of one."""
+    wide = np.longdouble
+    gaps = X[:, None].astype(wide) - centers.astype(wide)
+    weights = np.maximum(0, 1 - (gaps**2).sum(axis=2) / wide(h) ** 2) ** 2
+    along = np.einsum("xkd,kde->xke", gaps, tangents.astype(wide))
+    directions = tangents.transpose(0, 2, 1) if slopes is None else slopes
+    steps = np.einsum("xke,ked->xkd", along, directions.astype(wide))
+    steps += -gaps if offsets is None else offsets
+    return X + np.einsum("xk,xkd->xd", weights, steps) / weights.sum(axis=1)[:, None]
+
+
+@pytest.mark.parametrize("away", [3.0, 0.9 * FAR, 1.1 * FAR, 1e6, 1e9, 1e12])
+@pytest.mark.parametrize("corrects", [False, True])
+@pytest.mark.parametrize("D", [2, 5, 8])
+def test_a_cluster_far_from_the_others_keeps_its_digits(D, corrects, away):
+    """In the columns in which it is not far: there the results are as large as the radius."""
+    rng = np.random.default_rng([D, int(away)])
+    h = math.sqrt(D)
+    centers = rng.uniform(-1.0, 1.0, (4 * LEAF, D))
+    centers[-LEAF // 2 :, 0] = np.float64(away) * h + rng.integers(-4, 5, LEAF // 2) / 4.0
+    tangents = np.linalg.qr(rng.normal(size=(len(centers), D, 1)))[0]
+    extra = {}
+    if corrects:
+        extra = {"offsets": rng.normal(size=centers.shape), "slopes": rng.normal(size=(len(centers), 1, D))}
+    X = rng.uniform(-0.5, 0.5, (200, D))
+    X[100:, 0] = away * h + rng.integers(-2, 3, 100) / 4.0
+    field = make_field(centers, tangents, np.ones(len(centers)), h, **extra)
+    moved, reached = move(field, X)
+    assert reached.all()
+    error = np.abs(moved - exact_move(X, centers, tangents, h, **extra))
+    # rows about the center lose 4 digits at most, charts about their own centres none
+    assert error[:, 1:].max() < (1e-11 if away <= FAR else 1e-14) * 10.0
+    assert error[:100, 0].max() < 1e-12
+    assert error[100:, 0].max() <= 4.0 * np.spacing(away * h) + 1e-11
+
+
+@pytest.mark.parametrize("away", [0.0, 1e9])
+def test_nothing_behind_the_last_chart_is_used(away):
+    """Charts of which all numbers are beyond what single precision can tell come as whole leaves."""
+    D, K = 3, LEAF + 6
+    rng = np.random.default_rng(0)
+    centers = rng.uniform(-0.5, 0.5, (K, D))
+    centers[LEAF:] += away
+    tangents = np.linalg.qr(rng.normal(size=(K, D, 1)))[0]
+    field = make_field(centers, tangents, np.ones(K), 2.0)
+    X = centers[LEAF:] + 0.25
+    ref, _ = move(field, X)
+
+    def with_nan_behind(values):
+        room = np.full((2 * len(values) + LEAF, *values.shape[1:]), np.nan, values.dtype)
+        room[: len(values)] = values
+        return room[: len(values)]
+
+    sizes, sketch, boxes, (lanes, rows, *others), *rest = field.packed
+    packed = (sizes, sketch, boxes, (with_nan_behind(lanes), with_nan_behind(rows), *others), *rest)
+    moved, reached = move(field._replace(packed=packed), X)
+    assert reached.all()
+    np.testing.assert_array_equal(moved, ref)

@@ -113,3 +113,39 @@ def test_an_equal_schema_gives_an_equal_result():
     first, second = (ArrowTransform(atlas, pa.schema(FIELDS, metadata={"k": k}), "Z") for k in ("v", "w"))
     assert first.schema.metadata == {b"k": b"v"}
     assert second.schema.metadata == {b"k": b"w"}
+
+
+class Unit(pa.ExtensionType):
+    """A type with a parameter, which Arrow's comparison of types does not see."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(pa.int64(), "dpmd_fast.tests.unit")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return self.name.encode()
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, raw: bytes) -> "Unit":
+        return cls(raw.decode())
+
+
+def in_struct(values):
+    return pa.StructArray.from_arrays([values], ["dose"])
+
+
+def in_list(values):
+    return pa.ListArray.from_arrays([0, 1], in_struct(values))
+
+
+@pytest.mark.parametrize("wrap", [lambda values: values, in_struct, in_list])
+def test_types_of_extensions_keep_their_parameters(wrap):
+    assert Unit("mg") == Unit("kg")
+    atlas = make_atlas()
+    for unit in ("mg", "kg"):
+        further = wrap(pa.ExtensionArray.from_storage(Unit(unit), pa.array([1])))
+        out = atlas.transform(pa.table({"a": [0.1], "b": [0.2], "c": [0.3], "further": further}))
+        kind = out.schema.field("further").type
+        while not isinstance(kind, Unit):
+            kind = kind.field(0).type
+        assert kind.name == unit

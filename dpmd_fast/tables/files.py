@@ -25,7 +25,7 @@ from dpmd_fast.tables.nulls import refuse_nulls
 from dpmd_fast.tables.protocol import Model, RowCleaner, cleaner_of
 from dpmd_fast.tables.rewrite import CleaningRewriter, PointsRewriter, Rewriter, run
 
-#: Called with the rows done so far, and with all rows or None if they are not known.
+#: Called with the rows cleaned so far, and with all rows or None if they are not known.
 Progress = Callable[[int, "int | None"], None]
 
 

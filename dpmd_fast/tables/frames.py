@@ -192,7 +192,10 @@ class ArrowTransform:
 
 
 def _has_plain_types(schema: Any) -> bool:
-    """Return False if a type or part of one is an extension's: Arrow compares these without parameters."""
+    """Return False if Arrow compares a type or part of one loosely: an extension's, or a dictionary of lists.
+
+    Of the first it leaves out parameters, of the second metadata of fields.
+    """
     import pyarrow as pa
 
     types = list(schema.types)
@@ -201,7 +204,9 @@ def _has_plain_types(schema: Any) -> bool:
         if isinstance(kind, pa.BaseExtensionType):
             return False
         if isinstance(kind, pa.DictionaryType):
-            types += [kind.value_type]
+            if kind.value_type.num_fields:
+                return False
+            types.append(kind.value_type)
         types += [kind.field(place).type for place in range(kind.num_fields)]
     return True
 

@@ -14,9 +14,9 @@ from dpmd_fast.tables.frames import ROWS, Chosen, choose, cleaned_blocks
 from dpmd_fast.tables.layouts import Layouts
 from dpmd_fast.tables.protocol import RowCleaner, called
 
-_FEW = (
-    1000  # rows of a result whose columns share memory: one that is kept keeps all of them, which are small
-)
+# Rows of a result whose columns share memory, which takes less time. A column that outlives the others keeps
+# the memory of all of them, so it is not done for many rows.
+_FEW = 1000
 
 
 class _Layout(NamedTuple):

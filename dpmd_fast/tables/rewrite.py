@@ -179,37 +179,43 @@ def run(
     """Rewrite and write all batches of a file, in their order."""
     items = incoming.batches
     being_written: deque[Future[None]] = deque()
+    failed: list[BaseException] = []
+
+    def write_on(batch: Any, ends_group: bool) -> None:
+        if failed:  # a file that could not be written is not written on
+            return
+        try:
+            write(batch, ends_group)
+        except BaseException as problem:
+            failed.append(problem)
+            raise
 
     def finish(rewritten: Rewritten, ends_group: bool) -> None:
         while len(being_written) >= MOST_UNWRITTEN or (being_written and being_written[0].done()):
             being_written.popleft().result()
         rewriter.count(rewritten[1])
-        being_written.append(writing.submit(write, rewritten[0], ends_group))
+        being_written.append(writing.submit(write_on, rewritten[0], ends_group))
         if progress is not None:
             progress(rewriter.rows, incoming.rows)
 
     with ThreadPoolExecutor(1) as reading, ThreadPoolExecutor(1) as writing:
-        try:
-            coming: Future[Any] = reading.submit(next, items, None)
-            start = 0
-            if (item := coming.result()) is not None:  # alone: the model makes ready what all threads use
+        coming: Future[Any] = reading.submit(next, items, None)
+        start = 0
+        if (item := coming.result()) is not None:  # alone: the model makes ready what all threads use
+            coming = reading.submit(next, items, None)
+            finish(rewriter.rewrite(item[0], 0, n_threads), item[1])
+            start = len(item[0])
+        workers = resolve_threads(n_threads)
+        waiting: deque[tuple[Future[Rewritten], bool]] = deque()
+        with ThreadPoolExecutor(workers) as moving:
+            while item is not None and (item := coming.result()) is not None:
                 coming = reading.submit(next, items, None)
-                finish(rewriter.rewrite(item[0], 0, n_threads), item[1])
-                start = len(item[0])
-            workers = resolve_threads(n_threads)
-            waiting: deque[tuple[Future[Rewritten], bool]] = deque()
-            with ThreadPoolExecutor(workers) as moving:
-                while item is not None and (item := coming.result()) is not None:
-                    coming = reading.submit(next, items, None)
-                    waiting.append((moving.submit(rewriter.rewrite, item[0], start, 1), item[1]))
-                    start += len(item[0])
-                    if len(waiting) > workers:
-                        done, ends_group = waiting.popleft()
-                        finish(done.result(), ends_group)
-                for done, ends_group in waiting:
+                waiting.append((moving.submit(rewriter.rewrite, item[0], start, 1), item[1]))
+                start += len(item[0])
+                if len(waiting) > workers:
+                    done, ends_group = waiting.popleft()
                     finish(done.result(), ends_group)
-            while being_written:
-                being_written.popleft().result()
-        finally:
-            for left in being_written:  # after an error: nothing more is written
-                left.cancel()
+            for done, ends_group in waiting:
+                finish(done.result(), ends_group)
+        while being_written:
+            being_written.popleft().result()

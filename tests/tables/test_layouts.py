@@ -149,3 +149,13 @@ def test_types_of_extensions_keep_their_parameters(wrap):
         while not isinstance(kind, Unit):
             kind = kind.field(0).type
         assert kind.name == unit
+
+
+def test_metadata_within_dictionaries_are_of_their_own_table():
+    atlas = make_atlas()
+    for value in ("1", "2"):
+        inner = pa.struct([pa.field("y", pa.int64(), metadata={"k": value})])
+        codes = pa.array([0], pa.int8())
+        further = pa.DictionaryArray.from_arrays(codes, pa.array([{"y": 7}], inner))
+        out = atlas.transform(pa.table({"a": [0.1], "b": [0.2], "c": [0.3], "further": further}))
+        assert out.schema.field("further").type.value_type.field("y").metadata == {b"k": value.encode()}

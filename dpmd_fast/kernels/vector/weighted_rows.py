@@ -8,7 +8,8 @@ reach are added. Weights are formed for as many charts that lie side by side as 
 The numbers of c and A x' are as large as x', and so are their rounding errors. Charts far from the center are
 therefore packed about their own centres, x' = x - b, and added one by one.
 
-Every sum has one order, and products and sums are fused on every machine.
+Every sum has one order. Products and sums are fused on every machine in the loops over charts, and nowhere in
+what is done once for a point.
 """
 
 from __future__ import annotations

@@ -315,7 +315,9 @@ def move_narrow(sizes, sketch, boxes, charts, masses, strength, passes, X, reach
     centres. Other arguments are those of `move_wide`.
     """
     centers, rows, size, symmetric, far = charts
-    some_are_far = far.any()
+    some_are_far = False
+    for leaf in range(len(far)):  # Numba's any() would import SciPy with the compiled kernel
+        some_are_far |= far[leaf]
     room, depth, radius = sketch[2].shape[1], sizes[1], sizes[2]
     m, D = X.shape
     n_leaves, h2 = len(boxes[2]), radius * radius

@@ -25,7 +25,7 @@ from dpmd_fast.kernels.vector.planes import pack_parts
 from dpmd_fast.kernels.vector.weighted_rows import pack_lanes, pack_projections, pack_rows
 
 WIDE = SKETCH_ALL + 1  # columns from which on charts are packed as their directions
-FAR = 1e4  # radii from the center; beyond it, where sums of rows lose four digits, charts are added one by one
+FAR = 1e4  # radii from the center; beyond it charts are added one by one, since sums lose four digits there
 
 
 class Field(NamedTuple):

@@ -291,10 +291,6 @@ def report(sections: Sequence[str], quick: bool) -> Iterator[str]:
         add, frames = _add_residuals(atlas, Z, 1)
         rate = dgemm_rate(sizes[0], threads=1)
         yield parts.show(atlas.layers[0].field(), frames, Z, add, rate)
-        atlas, Z = preprocessed_case(records=20_000 if quick else RECORDS)
-        assert atlas.subspace is not None
-        inside = atlas.subspace.down(np.asarray(atlas.preprocess.forward(Z)))
-        yield parts.show_move(atlas.layers[0].field(), inside, rate)
         Y, locations, h = make_problem(_sums_case(20, quick))
         index = build_index(locations, h)
         yield parts.show_sums(index, Y, partial(exact_sums, Y, index, natural_tau(index, 2.0), 1), rate)

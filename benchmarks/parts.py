@@ -174,7 +174,7 @@ def show(
             "## Where the time goes",
             f"The slowest stages on one thread. DGEMM on one thread: {dgemm / 1e9:.1f} Gflop/s.",
             _show_residuals(frames, points, add, dgemm),
-            show_move(field, points, dgemm),
+            _show_move(field, points, dgemm),
         ]
     )
 
@@ -230,7 +230,7 @@ def _show_residuals(frames: ResidualFrames, points: np.ndarray, add: Callable[[]
     )
 
 
-def show_move(field: Field, points: np.ndarray, dgemm: float, rounds: int = 20_000) -> str:
+def _show_move(field: Field, points: np.ndarray, dgemm: float, rounds: int = 20_000) -> str:
     need = visits(field.balls, points[:_COUNTED])
     move(field, points, 1)
     visit = 1e9 * best_seconds(lambda: move(field, points, 1), 3) / (len(points) * field.passes)

@@ -18,12 +18,13 @@ from dpmd_fast.kernels.search.balls import SINGLE_EPS, SINGLE_MOST, all_bits
 from dpmd_fast.kernels.search.index import LEAF
 from dpmd_fast.kernels.vector.bits import count_trailing_zeros, near_mask, whole_near_mask
 from dpmd_fast.kernels.vector.lanes import LANES, add_multiple, dot
+from dpmd_fast.kernels.vector.panels import aligned_panel
 from dpmd_fast.kernels.vector.planes import POINTS, add_chart
 from dpmd_fast.kernels.vector.sketches import box_gaps, shift_to_single
 from dpmd_fast.kernels.vector.weighted_rows import add_far_charts, add_rows, apply_row, weigh_charts
 
 BLOCK = 192  # points that go through a leaf together: 96 and 384 take as long, within 2 % (3 and 8 columns)
-WIDE_BLOCK = 384  # the same with many columns, where a chart has few points near: 96 take 13 % longer
+WIDE_BLOCK = 1536  # the same with many columns, where a chart has few points near: 96 take 13 % longer
 FEW = 8  # leaves: with so few, points are not sorted (3 columns, 5 leaves: sorted they take 3 to 11 % longer)
 
 
@@ -240,7 +241,11 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
     scratch, left = (np.empty(most), np.empty(room, np.float32)), np.empty(width)
     x, sums, totals = np.zeros((most + 1, width)), np.empty((most + 1, width)), np.empty((most + 1, 1))
     candidates, words = np.empty(most + 1, np.int64), np.empty(most + 1, np.uint64)
-    gap, near, counts = np.empty(POINTS * width), np.empty(LEAF * pitch, np.int64), np.zeros(LEAF, np.int64)
+    gap, near, counts = (
+        aligned_panel(width // LANES, POINTS),
+        np.empty(LEAF * pitch, np.int32),
+        np.zeros(LEAF, np.int64),
+    )
     if sort:
         _set_order(_sketch, X, WIDE_BLOCK, sizes, sketch, boxes, order)
     for begin in range(0, m, most):

@@ -1,4 +1,4 @@
-"""One chart and the points near it, their columns in the lanes of vectors: for points with many columns.
+"""One chart and the points near it, a point in each lane of vectors: for points with many columns.
 
 An affine map of many columns has far more numbers than a few directions and their slopes
 (`weighted_rows.py`). A chart is read once for several points: its vectors serve all of them, and one point
@@ -15,38 +15,66 @@ from dpmd_fast.kernels.jit import JIT_DISABLED, device
 from dpmd_fast.kernels.late import intrinsic, types
 from dpmd_fast.kernels.vector.lanes import (
     F64,
-    GROUP,
     I32,
     I64,
     LANES,
-    SPAN,
+    VECTOR,
     each_group,
     fused,
+    groups_of,
     integer,
+    joined,
     load,
     pick,
     pointer_to,
     splat,
     store,
 )
+from dpmd_fast.kernels.width import WIDTH
 
 TOGETHER = 5  # directions of a part: with the distance, six sums for each point, which stay in registers
-POINTS = 2 * SPAN  # at a time: AVX-512 has 32 registers for their sums, others 16
-_ZERO = ir.Constant(GROUP, [0.0] * LANES)
-_PLACES = ir.Constant(ir.VectorType(I64, LANES), [lane % POINTS for lane in range(LANES)])
+GROUPS = 1
+POINTS = GROUPS * WIDTH  # at a time, one in each lane of a vector
+_ZERO = ir.Constant(VECTOR, [0.0] * WIDTH)
+_PLACES = [
+    ir.Constant(ir.VectorType(I64, WIDTH), list(range(first, first + WIDTH)))
+    for first in range(0, POINTS, WIDTH)
+]
 
 
-def _lane_sums(builder, groups):
-    """Emit the sums of the lanes, (0 + 1) + (2 + 3), of a group for each point: lane p has that of point p.
+def _by_groups(starts):
+    return [starts[first : first + WIDTH] for first in range(0, POINTS, WIDTH)]
 
-    Two points fill the lanes twice.
-    """
-    pairs = []
-    for a, b in zip(groups[::2], groups[1::2], strict=True):
-        even, odd = (pick(builder, a, b, lanes) for lanes in ([0, 4, 2, 6], [1, 5, 3, 7]))
-        pairs.append(builder.fadd(even, odd))
-    low, high = (pick(builder, pairs[0], pairs[-1], lanes) for lanes in ([0, 1, 4, 5], [2, 3, 6, 7]))
-    return builder.fadd(low, high)
+
+def _columns(builder, rows):
+    """Emit the four columns of rows that are groups: one for each lane of a vector."""
+    if len(rows) > LANES:  # a vector has two groups
+        rows = [joined(builder, *pair) for pair in zip(rows[:LANES], rows[LANES:], strict=True)]
+    return _turned(builder, rows)
+
+
+def _rows(builder, columns):
+    """Emit the rows, as groups, of four columns."""
+    turned = [groups_of(builder, row) for row in _turned(builder, columns)]
+    return [row for part in zip(*turned, strict=True) for row in part]
+
+
+def _turned(builder, rows):
+    """Emit four vectors turned: the groups in the same place of all four are transposed."""
+    count = rows[0].type.count
+    firsts = range(0, count, LANES)
+
+    def pair(a, b, lanes):
+        chosen = [
+            first + lane if lane < LANES else first + lane - LANES + count
+            for first in firsts
+            for lane in lanes
+        ]
+        return pick(builder, a, b, chosen)
+
+    low = [pair(*rows[at : at + 2], [0, 4, 2, 6]) for at in (0, 2)]
+    high = [pair(*rows[at : at + 2], [1, 5, 3, 7]) for at in (0, 2)]
+    return [pair(*two, lanes) for lanes in ([0, 1, 4, 5], [2, 3, 6, 7]) for two in (low, high)]
 
 
 def pack_parts(firsts: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -62,7 +90,7 @@ def pack_parts(firsts: np.ndarray, rows: np.ndarray) -> np.ndarray:
         part = np.concatenate([firsts[:, None], rows[:, e : e + TOGETHER]], axis=1)
         filled = np.zeros((*part.shape[:2], vectors * LANES))
         filled[:, :, :D] = part
-        cells = filled.reshape(K, -1, vectors, LANES).transpose(0, 2, 1, 3)
+        cells = filled.transpose(0, 2, 1)
         parts.append(cells.reshape(K, -1))
     return np.concatenate(parts, axis=1)
 
@@ -93,65 +121,85 @@ def _make_add_points(count):
             def pointer(place, offset):
                 return pointer_to(context, builder, signature.args[place], args[place], offset)
 
-            def cell(start, k, slot, of):
-                at = builder.add(builder.mul(k, integer(of)), integer(LANES * slot))
-                return builder.gep(start, [at])
-
             listed = pointer(1, n0)
-            numbers = [builder.load(builder.gep(listed, [integer(i)])) for i in range(POINTS)]
+            numbers = [
+                builder.zext(builder.load(builder.gep(listed, [integer(i)])), I64) for i in range(POINTS)
+            ]
             px, po = ([pointer(place, builder.mul(q, width)) for q in numbers] for place in (0, 13))
             pf, ps, pg = pointer(4, f0), pointer(5, f0), pointer(12, integer(0))
 
-            def multiply(k, before):
-                b = load(builder, cell(pf, k, 0, slots))
-                gaps = [builder.fsub(load(builder, builder.gep(start, [k])), b) for start in px]
-                for point, gap in enumerate(gaps):
-                    store(builder, gap, cell(pg, k, point, POINTS))
-                after = [fused(builder, gap, gap, before[point]) for point, gap in enumerate(gaps)]
-                for e in range(1, slots):
-                    row, first = load(builder, cell(pf, k, e, slots)), POINTS * e
-                    after += [fused(builder, gap, row, before[first + i]) for i, gap in enumerate(gaps)]
-                return after
+            def chart(start, k, j, slot):
+                at = builder.add(builder.mul(k, integer(slots)), integer(slots * j + slot))
+                return splat(builder, builder.load(builder.gep(start, [at])), VECTOR)
+
+            def kept(k, j, g):
+                at = builder.mul(builder.add(k, integer(j)), integer(POINTS))
+                return builder.gep(pg, [builder.add(at, integer(WIDTH * g))])
+
+            def multiply(k, sums):
+                columns = [
+                    _columns(builder, [load(builder, builder.gep(start, [k])) for start in own])
+                    for own in _by_groups(px)
+                ]
+                sums = list(sums)
+                for j in range(LANES):
+                    b = chart(pf, k, j, 0)
+                    gaps = [builder.fsub(own[j], b) for own in columns]
+                    for g, gap in enumerate(gaps):
+                        store(builder, gap, kept(k, j, g))
+                        sums[g] = fused(builder, gap, gap, sums[g])
+                    for e in range(1, slots):
+                        row = chart(pf, k, j, e)
+                        for g, gap in enumerate(gaps):
+                            sums[e * GROUPS + g] = fused(builder, gap, row, sums[e * GROUPS + g])
+                return sums
 
             def put_offset(k, _):
-                offset = load(builder, cell(ps, k, 0, slots))
-                for point in range(POINTS):
-                    store(builder, offset, cell(pg, k, point, POINTS))
+                for j in range(LANES):
+                    for g in range(GROUPS):
+                        store(builder, chart(ps, k, j, 0), kept(k, j, g))
                 return []
 
-            found = each_group(builder, width, [_ZERO] * (slots * POINTS), multiply)
-            square, *dots = (
-                _lane_sums(builder, found[first : first + POINTS]) for first in range(0, len(found), POINTS)
-            )
+            found = each_group(builder, width, [_ZERO] * (slots * GROUPS), multiply)
             pulls = builder.icmp_signed("==", how, integer(0))
             again = builder.icmp_signed("==", how, integer(2))
             sign = builder.select(again, zero, builder.select(pulls, ir.Constant(F64, -1.0), one))
             with builder.if_then(builder.not_(pulls)):
                 each_group(builder, width, [], put_offset)
-            there = builder.icmp_signed("<", _PLACES, splat(builder, left, _PLACES.type))
-            masses = builder.select(there, splat(builder, mass), _ZERO)
-            tent = builder.fmul(splat(builder, share), builder.fsub(splat(builder, h2), square))
-            tent = builder.select(builder.fcmp_ordered(">", tent, _ZERO), tent, _ZERO)
-            weights = builder.fmul(builder.fmul(masses, tent), tent)
-            factors = [builder.fmul(weights, dot) for dot in (splat(builder, sign), *dots)]
-            own = [
-                [pick(builder, values, values, [point] * LANES) for values in factors]
-                for point in range(POINTS)
-            ]
+            factors, all_weights = [], []
+            for g in range(GROUPS):
+                square, *dots = found[g::GROUPS]
+                there = builder.icmp_signed("<", _PLACES[g], splat(builder, left, _PLACES[g].type))
+                masses = builder.select(there, splat(builder, mass, VECTOR), _ZERO)
+                tent = builder.fmul(
+                    splat(builder, share, VECTOR), builder.fsub(splat(builder, h2, VECTOR), square)
+                )
+                tent = builder.select(builder.fcmp_ordered(">", tent, _ZERO), tent, _ZERO)
+                weights = builder.fmul(builder.fmul(masses, tent), tent)
+                all_weights.append(weights)
+                factors.append([builder.fmul(weights, dot) for dot in (splat(builder, sign, VECTOR), *dots)])
 
             def add(k, _):
-                rows = [load(builder, cell(ps, k, e, slots)) for e in range(1, slots)]
-                for point, (first, *others) in enumerate(own):
-                    value = builder.fmul(first, load(builder, cell(pg, k, point, POINTS)))
-                    for factor, row in zip(others, rows, strict=True):
-                        value = fused(builder, factor, row, value)
-                    target = builder.gep(po[point], [k])
-                    store(builder, builder.fadd(load(builder, target), value), target)
+                values = [[] for _ in range(GROUPS)]
+                for j in range(LANES):
+                    new = [
+                        builder.fmul(factors[g][0], load(builder, kept(k, j, g), VECTOR))
+                        for g in range(GROUPS)
+                    ]
+                    for e in range(1, slots):
+                        row = chart(ps, k, j, e)
+                        new = [fused(builder, factors[g][e], row, new[g]) for g in range(GROUPS)]
+                    for g in range(GROUPS):
+                        values[g].append(new[g])
+                for g, starts in enumerate(_by_groups(po)):
+                    for start, row in zip(starts, _rows(builder, values[g]), strict=True):
+                        target = builder.gep(start, [k])
+                        store(builder, builder.fadd(load(builder, target), row), target)
                 return []
 
             each_group(builder, width, [], add)
             for point, q in enumerate(numbers):
-                weight = builder.extract_element(weights, ir.Constant(I32, point))
+                weight = builder.extract_element(all_weights[point // WIDTH], ir.Constant(I32, point % WIDTH))
                 target = pointer(14, q)
                 weight = builder.select(again, zero, weight)
                 builder.store(builder.fadd(builder.load(target), weight), target)
@@ -164,7 +212,7 @@ def _make_add_points(count):
     ):
         def rows(values):
             flat = values.reshape(-1)[f0 : f0 + slots * width]
-            return flat.reshape(-1, slots, LANES).transpose(1, 0, 2).reshape(slots, width)
+            return flat.reshape(width, slots).T
 
         b, *directions = rows(frames)
         offset, *steps = rows(slopes)

@@ -45,7 +45,7 @@ def _run(sample, chart, how, near, mass=1.3):
     x[:-1, :D] = X
     first = pack_parts(centers, frames)
     second = pack_parts(offsets, slopes) if how else first
-    found, f0 = np.array([*near, *[0] * (POINTS - 1)], np.int64), chart * first.shape[1]
+    found, f0 = np.array([*near, *[0] * (POINTS - 1)], np.int32), chart * first.shape[1]
     gaps = np.full(POINTS * width + 8, GUARD)
     _add(x, found, len(near), first, second, f0, d, D, np.array([GUARD, mass]), h2, how, gaps, sums, totals)
     assert (found[len(near) :] == len(X)).all()  # what fills up the last points

@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmd_fast.kernels.chart_blocks import move_narrow, move_wide, padded
+from dpmd_fast.kernels.chart_blocks import padded
+from dpmd_fast.kernels.narrow_charts import move_narrow
 from dpmd_fast.kernels.rows import each_row
 from dpmd_fast.kernels.scratch import aligned
 from dpmd_fast.kernels.search.index import LEAF, SKETCH_ALL, BallIndex, build_index
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.planes import pack_parts
 from dpmd_fast.kernels.vector.weighted_rows import pack_lanes, pack_projections, pack_rows
+from dpmd_fast.kernels.wide_charts import move_wide
 
 WIDE = SKETCH_ALL + 1  # columns from which on charts are packed as their directions
 FAR = 1e4  # radii from the center; beyond it charts are added one by one, since sums lose four digits there
@@ -87,7 +89,7 @@ def _packed(
     """Return the charts as `move_wide` or `move_narrow` takes them: how they are found, then what they do."""
     sizes = (len(index.rows), index.depth, index.radius, index.rounding)
     sketch = (
-        index.center,
+        padded(index.center[None])[0],
         padded(index.axes.T),
         padded(index.middles),
         index.single,

@@ -47,10 +47,10 @@ _GROUPS: dict[str, dict[str, str]] = {
         "sums.mixtures._add_block": "f1 f3 SCREEN f CLIP f2 f4 b1",
     },
     "wide charts": {
-        "chart_blocks.move_wide": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 i1 i b1",
+        "wide_charts.move_wide": "SIZES SKETCH BOXES PLANES i f1 f i f2 b1 i1 i b1",
     },
     "charts": {
-        "chart_blocks.move_narrow": "SIZES SKETCH BOXES ROWS f1 f i f2 b1 i1 i b1",
+        "narrow_charts.move_narrow": "SIZES SKETCH BOXES ROWS f1 f i f2 b1 i1 i b1",
     },
     "projectors": {
         "projectors._local_geometry": "BALLS f3 f2 f2 f1 f i1 f1 f2 f3",

@@ -28,13 +28,12 @@ from dpmd_fast.kernels.search.index import (
     sketch_point,
     sketch_queries,
 )
-from dpmd_fast.kernels.vector.bits import ball_masks, count_ones, count_trailing_zeros, near_mask
+from dpmd_fast.kernels.vector.bits import SINGLE_MOST, ball_masks, count_ones, count_trailing_zeros, near_mask
 from dpmd_fast.kernels.vector.lanes import square_distance
 from dpmd_fast.kernels.vector.sketches import box_gaps, shift_to_single
 
 _BUNDLE = 64  # leaves below a node that are looked at without following the tree
 _QUERIES = 16  # that a thread counts at a time
-SINGLE_MOST = 1e30  # beyond this, squares leave the range of single precision
 SINGLE_EPS = float(np.finfo(np.float32).eps)
 
 

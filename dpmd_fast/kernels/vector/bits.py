@@ -9,6 +9,7 @@ from dpmd_fast.kernels.late import intrinsic, types
 from dpmd_fast.kernels.vector.lanes import I64, fused, integer, pointer_to, splat
 from dpmd_fast.kernels.width import WIDTH
 
+SINGLE_MOST = 1e30  # beyond this, squares leave the range of single precision
 F32 = ir.FloatType()
 _LANES = 2 * WIDTH  # a vector holds twice as many numbers as in double precision
 _VECTOR = ir.VectorType(F32, _LANES)

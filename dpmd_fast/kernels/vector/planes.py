@@ -29,52 +29,55 @@ from dpmd_fast.kernels.vector.lanes import (
     pointer_to,
     splat,
     store,
+    transposed,
 )
 from dpmd_fast.kernels.width import WIDTH
 
 TOGETHER = 5  # directions of a part: with the distance, six sums for each point, which stay in registers
-GROUPS = 1
-POINTS = GROUPS * WIDTH  # at a time, one in each lane of a vector
-_ZERO = ir.Constant(VECTOR, [0.0] * WIDTH)
-_PLACES = [
+POINTS = 2 * WIDTH  # at a time, one in each lane of two vectors; the last few in one vector
+ZERO = ir.Constant(VECTOR, [0.0] * WIDTH)
+PLACES = [
     ir.Constant(ir.VectorType(I64, WIDTH), list(range(first, first + WIDTH)))
     for first in range(0, POINTS, WIDTH)
 ]
+# lanes of two vectors of eight: pairs of even and of odd lanes; the first and the second pair of each half, of
+# one vector after the other and of both in turns
+_EVEN, _ODD = [0, 8, 2, 10, 4, 12, 6, 14], [1, 9, 3, 11, 5, 13, 7, 15]
+_OUTER, _INNER = [0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]
+_FRONT, _BACK = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
 
 
-def _by_groups(starts):
-    return [starts[first : first + WIDTH] for first in range(0, POINTS, WIDTH)]
+def _by_vectors(starts):
+    return [starts[first : first + WIDTH] for first in range(0, len(starts), WIDTH)]
 
 
-def _columns(builder, rows):
+def columns_of(builder, rows):
     """Emit the four columns of rows that are groups: one for each lane of a vector."""
-    if len(rows) > LANES:  # a vector has two groups
-        rows = [joined(builder, *pair) for pair in zip(rows[:LANES], rows[LANES:], strict=True)]
-    return _turned(builder, rows)
+    if len(rows) == LANES:
+        return transposed(builder, rows)
+    first, second = ([joined(builder, rows[at + i], rows[at + i + 2]) for i in (0, 1)] for at in (0, 4))
+    low, high = ([pick(builder, *two, lanes) for two in (first, second)] for lanes in (_EVEN, _ODD))
+    return [pick(builder, *two, lanes) for lanes in (_OUTER, _INNER) for two in (low, high)]
 
 
-def _rows(builder, columns):
-    """Emit the rows, as groups, of four columns."""
-    turned = [groups_of(builder, row) for row in _turned(builder, columns)]
-    return [row for part in zip(*turned, strict=True) for row in part]
+def rows_of(builder, columns):
+    """Emit the rows of four columns as vectors: the first has lane 0, and lane 4 if there are eight, ..."""
+    if WIDTH == LANES:
+        return transposed(builder, columns)
+    low, high = (
+        [pick(builder, *two, lanes) for two in (columns[:2], columns[2:])] for lanes in (_EVEN, _ODD)
+    )
+    return [pick(builder, *two, lanes) for lanes in (_FRONT, _BACK) for two in (low, high)]
 
 
-def _turned(builder, rows):
-    """Emit four vectors turned: the groups in the same place of all four are transposed."""
-    count = rows[0].type.count
-    firsts = range(0, count, LANES)
-
-    def pair(a, b, lanes):
-        chosen = [
-            first + lane if lane < LANES else first + lane - LANES + count
-            for first in firsts
-            for lane in lanes
-        ]
-        return pick(builder, a, b, chosen)
-
-    low = [pair(*rows[at : at + 2], [0, 4, 2, 6]) for at in (0, 2)]
-    high = [pair(*rows[at : at + 2], [1, 5, 3, 7]) for at in (0, 2)]
-    return [pair(*two, lanes) for lanes in ([0, 1, 4, 5], [2, 3, 6, 7]) for two in (low, high)]
+def _add_rows(builder, columns, targets):
+    """Emit the addition of four columns to the groups at the targets, one for each lane of a column."""
+    for i, row in enumerate(rows_of(builder, columns)):
+        own = targets[i::LANES]
+        before = [load(builder, target) for target in own]
+        after = builder.fadd(joined(builder, *before) if len(before) > 1 else before[0], row)
+        for value, target in zip(groups_of(builder, after), own, strict=True):
+            store(builder, value, target)
 
 
 def pack_parts(firsts: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -95,8 +98,8 @@ def pack_parts(firsts: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
-def _make_add_points(count):
-    """Return an intrinsic that adds what `count` directions of a chart move `POINTS` points by.
+def _make_add_points(count, vectors):
+    """Return an intrinsic that adds what `count` directions of a chart move the points of some vectors by.
 
     The chart's part begins at element f0 of `frames` (b and the frames) and of `slopes` (offset and slopes).
     The points are the rows near[n0], near[n0 + 1], ... of `x`; all but the first `left` get no weight. With
@@ -105,7 +108,7 @@ def _make_add_points(count):
     also w to `totals`. `x` and `sums` have rows of `width` elements, a multiple of four; `gaps` is scratch
     for `POINTS` of them.
     """
-    slots = count + 1
+    slots, points = count + 1, vectors * WIDTH
 
     @intrinsic
     def add_points(
@@ -123,7 +126,7 @@ def _make_add_points(count):
 
             listed = pointer(1, n0)
             numbers = [
-                builder.zext(builder.load(builder.gep(listed, [integer(i)])), I64) for i in range(POINTS)
+                builder.zext(builder.load(builder.gep(listed, [integer(i)])), I64) for i in range(points)
             ]
             px, po = ([pointer(place, builder.mul(q, width)) for q in numbers] for place in (0, 13))
             pf, ps, pg = pointer(4, f0), pointer(5, f0), pointer(12, integer(0))
@@ -133,13 +136,13 @@ def _make_add_points(count):
                 return splat(builder, builder.load(builder.gep(start, [at])), VECTOR)
 
             def kept(k, j, g):
-                at = builder.mul(builder.add(k, integer(j)), integer(POINTS))
+                at = builder.mul(builder.add(k, integer(j)), integer(points))
                 return builder.gep(pg, [builder.add(at, integer(WIDTH * g))])
 
             def multiply(k, sums):
                 columns = [
-                    _columns(builder, [load(builder, builder.gep(start, [k])) for start in own])
-                    for own in _by_groups(px)
+                    columns_of(builder, [load(builder, builder.gep(start, [k])) for start in own])
+                    for own in _by_vectors(px)
                 ]
                 sums = list(sums)
                 for j in range(LANES):
@@ -151,58 +154,58 @@ def _make_add_points(count):
                     for e in range(1, slots):
                         row = chart(pf, k, j, e)
                         for g, gap in enumerate(gaps):
-                            sums[e * GROUPS + g] = fused(builder, gap, row, sums[e * GROUPS + g])
+                            sums[e * vectors + g] = fused(builder, gap, row, sums[e * vectors + g])
                 return sums
 
             def put_offset(k, _):
                 for j in range(LANES):
-                    for g in range(GROUPS):
+                    for g in range(vectors):
                         store(builder, chart(ps, k, j, 0), kept(k, j, g))
                 return []
 
-            found = each_group(builder, width, [_ZERO] * (slots * GROUPS), multiply)
+            found = each_group(builder, width, [ZERO] * (slots * vectors), multiply)
             pulls = builder.icmp_signed("==", how, integer(0))
             again = builder.icmp_signed("==", how, integer(2))
             sign = builder.select(again, zero, builder.select(pulls, ir.Constant(F64, -1.0), one))
             with builder.if_then(builder.not_(pulls)):
                 each_group(builder, width, [], put_offset)
             factors, all_weights = [], []
-            for g in range(GROUPS):
-                square, *dots = found[g::GROUPS]
-                there = builder.icmp_signed("<", _PLACES[g], splat(builder, left, _PLACES[g].type))
-                masses = builder.select(there, splat(builder, mass, VECTOR), _ZERO)
+            for g in range(vectors):
+                square, *dots = found[g::vectors]
+                there = builder.icmp_signed("<", PLACES[g], splat(builder, left, PLACES[g].type))
+                masses = builder.select(there, splat(builder, mass, VECTOR), ZERO)
                 tent = builder.fmul(
                     splat(builder, share, VECTOR), builder.fsub(splat(builder, h2, VECTOR), square)
                 )
-                tent = builder.select(builder.fcmp_ordered(">", tent, _ZERO), tent, _ZERO)
+                tent = builder.select(builder.fcmp_ordered(">", tent, ZERO), tent, ZERO)
                 weights = builder.fmul(builder.fmul(masses, tent), tent)
                 all_weights.append(weights)
                 factors.append([builder.fmul(weights, dot) for dot in (splat(builder, sign, VECTOR), *dots)])
 
             def add(k, _):
-                values = [[] for _ in range(GROUPS)]
+                values = [[] for _ in range(vectors)]
                 for j in range(LANES):
                     new = [
                         builder.fmul(factors[g][0], load(builder, kept(k, j, g), VECTOR))
-                        for g in range(GROUPS)
+                        for g in range(vectors)
                     ]
                     for e in range(1, slots):
                         row = chart(ps, k, j, e)
-                        new = [fused(builder, factors[g][e], row, new[g]) for g in range(GROUPS)]
-                    for g in range(GROUPS):
+                        new = [fused(builder, factors[g][e], row, new[g]) for g in range(vectors)]
+                    for g in range(vectors):
                         values[g].append(new[g])
-                for g, starts in enumerate(_by_groups(po)):
-                    for start, row in zip(starts, _rows(builder, values[g]), strict=True):
-                        target = builder.gep(start, [k])
-                        store(builder, builder.fadd(load(builder, target), row), target)
+                for g, starts in enumerate(_by_vectors(po)):
+                    _add_rows(builder, values[g], [builder.gep(start, [k]) for start in starts])
                 return []
 
             each_group(builder, width, [], add)
-            for point, q in enumerate(numbers):
-                weight = builder.extract_element(all_weights[point // WIDTH], ir.Constant(I32, point % WIDTH))
-                target = pointer(14, q)
-                weight = builder.select(again, zero, weight)
-                builder.store(builder.fadd(builder.load(target), weight), target)
+            keeps = splat(builder, builder.not_(again), ir.VectorType(ir.IntType(1), WIDTH))
+            for own, weights in zip(_by_vectors(numbers), all_weights, strict=True):
+                kept_weights = builder.select(keeps, weights, ZERO)
+                for lane, q in enumerate(own):
+                    target = pointer(14, q)
+                    weight = builder.extract_element(kept_weights, ir.Constant(I32, lane))
+                    builder.store(builder.fadd(builder.load(target), weight), target)
             return context.get_dummy_value()
 
         return sig, codegen
@@ -216,7 +219,7 @@ def _make_add_points(count):
 
         b, *directions = rows(frames)
         offset, *steps = rows(slopes)
-        for q in near[n0 : n0 + min(left, POINTS)]:
+        for q in near[n0 : n0 + min(left, points)]:
             gap = x[q] - b
             weight = mass * max(share * (h2 - float(gap @ gap)), 0.0) ** 2
             sums[q] += (-weight * gap, weight * offset, 0.0)[how]
@@ -226,37 +229,52 @@ def _make_add_points(count):
     return plain_add_points if JIT_DISABLED else add_points
 
 
-_p1, _p2, _p3, _p4, _p5 = (_make_add_points(count) for count in range(1, TOGETHER + 1))
+_p1, _p2, _p3, _p4, _p5 = (_make_add_points(count, 2) for count in range(1, TOGETHER + 1))
+_h1, _h2, _h3, _h4, _h5 = (_make_add_points(count, 1) for count in range(1, TOGETHER + 1))
 
 
 @device(inline=True)
-def add_chart(
-    x, near, start, count, frames, slopes, f0, d, columns, masses, m0, h2, share, how, gaps, sums, totals
-):
-    """Add what a chart moves the points near[start:start + count] by to their rows of `sums` and `totals`.
+def add_chart(x, near, count, frames, slopes, f0, d, mass, h2, share, how, gaps, sums, totals):
+    """Add what a chart moves the points near[:count] by to their rows of `sums` and `totals`.
 
     The chart begins at element f0 of `frames` and `slopes`; other arguments are those of the functions for
     several points. `near` has room for `POINTS` - 1 more, and `x`, `sums` and `totals` have a last row that
     is no point's.
     """
-    stop, width, mass = start + count, x.shape[1], masses[m0]
-    for i in range(stop, stop + POINTS - 1):
+    width = x.shape[1]
+    for i in range(count, count + POINTS - 1):
         near[i] = len(x) - 1
     F, S, T = frames, slopes, totals
-    for i in range(start, stop, POINTS):
-        e, at, once = d, f0, how
+    for i in range(0, count, POINTS):
+        e, at, once, left = d, f0, how, count - i
+        few = left <= WIDTH
         while e > 0:
             here = min(e, TOGETHER)
             if here == 5:
-                _p5(x, near, i, stop - i, F, S, at, width, mass, h2, share, once, gaps, sums, T)
+                if few:
+                    _h5(x, near, i, left, F, S, at, width, mass, h2, share, once, gaps, sums, T)
+                else:
+                    _p5(x, near, i, left, F, S, at, width, mass, h2, share, once, gaps, sums, T)
             elif here == 4:
-                _p4(x, near, i, stop - i, F, S, at, width, mass, h2, share, once, gaps, sums, T)
+                if few:
+                    _h4(x, near, i, left, F, S, at, width, mass, h2, share, once, gaps, sums, T)
+                else:
+                    _p4(x, near, i, left, F, S, at, width, mass, h2, share, once, gaps, sums, T)
             elif here == 3:
-                _p3(x, near, i, stop - i, F, S, at, width, mass, h2, share, once, gaps, sums, T)
+                if few:
+                    _h3(x, near, i, left, F, S, at, width, mass, h2, share, once, gaps, sums, T)
+                else:
+                    _p3(x, near, i, left, F, S, at, width, mass, h2, share, once, gaps, sums, T)
             elif here == 2:
-                _p2(x, near, i, stop - i, F, S, at, width, mass, h2, share, once, gaps, sums, T)
+                if few:
+                    _h2(x, near, i, left, F, S, at, width, mass, h2, share, once, gaps, sums, T)
+                else:
+                    _p2(x, near, i, left, F, S, at, width, mass, h2, share, once, gaps, sums, T)
             else:
-                _p1(x, near, i, stop - i, F, S, at, width, mass, h2, share, once, gaps, sums, T)
+                if few:
+                    _h1(x, near, i, left, F, S, at, width, mass, h2, share, once, gaps, sums, T)
+                else:
+                    _p1(x, near, i, left, F, S, at, width, mass, h2, share, once, gaps, sums, T)
             e -= TOGETHER
             at += (TOGETHER + 1) * width
             once = 2

@@ -1,0 +1,194 @@
+"""Which charts are near the points of a block, where points have many columns: the search of `wide_charts.py`.
+
+The points near a leaf are collected, as sketches in single precision about its middle, and then compared with
+its charts: all of them with one chart after the other, or one point with all charts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpmd_fast.kernels.chart_blocks import find_nearest, is_far, sort_by_leaf
+from dpmd_fast.kernels.jit import device
+from dpmd_fast.kernels.search.balls import SINGLE_EPS, all_bits
+from dpmd_fast.kernels.search.index import LEAF
+from dpmd_fast.kernels.vector.bits import SINGLE_MOST, count_trailing_zeros, near_mask
+from dpmd_fast.kernels.vector.planes import POINTS
+from dpmd_fast.kernels.vector.runs import (
+    CHARTS,
+    RUN,
+    append_numbers,
+    append_singles,
+    chart_words,
+    see_run,
+    sketch_points,
+)
+
+
+@device(inline=True, memory=True)
+def search_room(most, depth):
+    """Return the arrays of the search for a block of points.
+
+    They are sketches by coordinates, with rests in the last row, and their squared lengths; the box around
+    the block; a run about the middle of a leaf, with rests and lifts, and two words of it; the same of the
+    points that were collected, and their numbers; numbers to choose from; one point.
+    """
+    rows = RUN * ((most + RUN - 1) // RUN)
+    more = rows + RUN  # vectors are written whole: up to one run follows the last number that counts
+    return (
+        np.zeros((depth + 1, rows)),
+        np.full(rows, np.nan),
+        np.empty((depth + 2, 2)),
+        np.empty((depth + 2) * RUN, np.float32),
+        np.empty(2, np.uint64),
+        np.empty((depth + 2, more), np.float32),
+        np.empty(more, np.int32),
+        np.arange(rows).astype(np.int32),
+        np.empty(depth, np.float32),
+    )
+
+
+@device(inline=True)
+def set_sketches(x, here, sizes, sketch, gaps, room):
+    """Form the sketches of the first points of a block.
+
+    Norms are their squared lengths; points that stopped, whose norm is NaN, keep it. `gaps` is scratch for
+    `POINTS` rows of `x`.
+    """
+    turned, norms = room[0], room[1]
+    width, depth, scale = x.shape[1], sizes[1], 1.0 / sizes[2]
+    center, across, pitch = sketch[0], sketch[1], turned.shape[1]
+    for q in range(0, here, POINTS):
+        sketch_points(x, q * width, width, center, across, depth, scale, gaps, turned, q, pitch, norms)
+
+
+@device(inline=True)
+def set_box(here, rounding, room):
+    """Set the box around the points of a block that have not stopped; its last row has the largest limit."""
+    turned, norms, around = room[0], room[1], room[2]
+    largest = 0.0
+    for q in range(here):
+        largest = norms[q] if norms[q] > largest else largest
+    for k in range(len(turned)):
+        low, high = np.inf, -np.inf
+        for q in range(here):
+            moves, value = norms[q] >= 0.0, turned[k, q]
+            low = value if moves and value < low else low
+            high = value if moves and value > high else high
+        around[k, 0], around[k, 1] = low, high
+    around[len(turned), 0] = 1.0 + rounding * (2.0 + largest)  # one unit for the sums that follow
+
+
+@device(memory=True)
+def set_order(X, sizes, sketch, x, gaps, room, order):
+    """Set an order of the rows of X in which a block has points near the same leaf.
+
+    They are sorted by the leaf whose middle is nearest, in single precision: a result does not depend on it.
+    The first rows of `x` and of the room are overwritten.
+    """
+    m, D = X.shape
+    turned, middles, depth = room[0], sketch[2], sizes[1]
+    single, nearest = np.empty((depth, RUN), np.float32), np.empty(m, np.int32)
+    squares, least, own = np.empty(RUN, np.float32), np.empty(RUN, np.float32), np.empty(RUN, np.int32)
+    for begin in range(0, m, RUN):
+        here = min(RUN, m - begin)
+        for q in range(here):
+            for k in range(D):
+                x[q, k] = X[begin + q, k]
+        set_sketches(x, here, sizes, sketch, gaps, room)
+        for k in range(depth):
+            for j in range(RUN):
+                single[k, j] = turned[k, j]
+        find_nearest(single, middles, squares, least, own)
+        for q in range(here):
+            nearest[begin + q] = own[q]
+    sort_by_leaf(nearest, len(middles), order)
+
+
+@device(inline=True)
+def collect(leaf, here, sizes, sketch, boxes, room):
+    """Collect the points of a block near a leaf, as sketches about its middle; return how many there are.
+
+    What fills up the last run of them is near no chart.
+    """
+    turned, norms, around, run, words, close, numbers, places, _ = room
+    depth, rounding = sizes[1], sizes[3]
+    middles, (spreads, leaf_sizes, low, high) = sketch[2], boxes
+    if is_far(around, low, high, leaf, rounding * leaf_sizes[leaf]):
+        return 0
+    sides, pitch = low.shape[1], close.shape[1]
+    own = rounding * (1.0 + leaf_sizes[leaf])
+    limits = spreads[leaf], 1.0 + rounding + own, rounding, own, (depth + 8) * SINGLE_EPS * 4.0
+    found, one = 0, np.uint64(1)
+    for q in range(0, here, RUN):
+        see_run(
+            turned,
+            q,
+            turned.shape[1],
+            norms,
+            low,
+            high,
+            leaf * sides,
+            sides - depth,
+            middles,
+            leaf * middles.shape[1],
+            depth,
+            limits,
+            run,
+            words,
+        )
+        near, wild = words[0], words[1]
+        if near == 0:
+            continue
+        while wild != 0:  # a product with what is not finite would be near nothing
+            j = count_trailing_zeros(wild)
+            wild &= wild - one
+            for k in range(depth + 1):
+                run[k * RUN + j] = 0.0
+        for k in range(depth + 2):
+            append_singles(near, run, k * RUN, close, k * pitch + found)
+        found = append_numbers(near, places, q, numbers, found)
+    for i in range(found, RUN * ((found + RUN - 1) // RUN)):
+        close[depth + 1, i] = -np.inf
+    return found
+
+
+@device(inline=True)
+def near_charts(leaf, i, sizes, sketch, boxes, room):
+    """Return which charts of a leaf may reach point i of those that were collected."""
+    close, point = room[5], room[8]
+    depth, single, half_norms, rests = sizes[1], sketch[3], sketch[4], sketch[5]
+    first = leaf * LEAF
+    every = all_bits(min(LEAF, sizes[0] - first))
+    for k in range(depth):
+        point[k] = close[k, i]
+    rest, limit = close[depth, i], -close[depth + 1, i]
+    word = near_mask(point, single, first * depth, depth, half_norms, rests, first, rest, limit)
+    return every & word if boxes[0][leaf] < SINGLE_MOST else every
+
+
+@device(inline=True)
+def near_points(leaf, found, sizes, sketch, boxes, room, words):
+    """Set words[j, i]: which of the points that were collected chart j of a leaf may reach, of run i of them."""
+    close, depth = room[5], sizes[1]
+    single, half_norms, rests = sketch[3], sketch[4], sketch[5]
+    first, charts, most = leaf * LEAF, min(LEAF, sizes[0] - leaf * LEAF), words.shape[1]
+    for i in range((found + RUN - 1) // RUN):
+        for j in range(0, charts, CHARTS):
+            chart_words(
+                single,
+                first * depth + j,
+                half_norms,
+                rests,
+                first + j,
+                depth,
+                close,
+                close.shape[1],
+                i * RUN,
+                words,
+                j * most + i,
+                most,
+            )
+        if not boxes[0][leaf] < SINGLE_MOST:
+            for j in range(charts):
+                words[j, i] = all_bits(min(RUN, found - i * RUN))

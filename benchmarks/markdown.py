@@ -23,6 +23,8 @@ from benchmarks.common import THREADS
 
 #: Names of vector instructions by what Linux calls them, the widest first.
 WIDEST = {"avx512f": "avx512", "sve": "sve", "avx2": "avx2", "asimd": "neon", "sse2": "sse2"}
+#: Generations that need a name of their own, by maker and family: results of AMD's others are named without.
+GENERATIONS = {("AuthenticAMD", "26"): "Zen 5"}
 PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dpmd-fast")
 
 
@@ -64,13 +66,23 @@ def _versions(names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def processor() -> str:
+    """Return the name of this processor, with its generation where a virtual machine hides the model."""
+    name = _told("model name")
+    generation = GENERATIONS.get((_told("vendor_id"), _told("cpu family")), "")
+    if generation and not re.search(r"\d", name):
+        name = f"{name} ({generation})"
+    return name or platform.processor() or platform.machine()
+
+
+def _told(*names: str) -> str:
+    """Return what Linux tells of the first processor, "" if nothing."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
+            if line.startswith(names):
                 return line.partition(":")[2].strip()
     except OSError:
         pass
-    return platform.processor() or platform.machine()
+    return ""
 
 
 def kind_of_processor(name: str | None = None, features: str | None = None) -> str:
@@ -78,20 +90,10 @@ def kind_of_processor(name: str | None = None, features: str | None = None) -> s
     words = re.sub(
         r"\((r|tm)\)|@.*|\d+-core|processor|cpu", " ", (processor() if name is None else name).lower()
     )
-    flags = set((_features() if features is None else features).split())
+    flags = set((_told("flags", "Features") if features is None else features).split())
     wide = next((wide for wide in WIDEST if wide in flags), "")
     found = re.findall(r"[a-z0-9]+", f"{words} {WIDEST.get(wide, platform.machine())}")
     return "-".join(found)
-
-
-def _features() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("flags", "Features")):
-                return line.partition(":")[2]
-    except OSError:
-        pass
-    return ""
 
 
 def idle_share(pause: float) -> float | None:

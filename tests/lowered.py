@@ -12,7 +12,18 @@ import json
 from numba import types
 
 from dpmd_fast.kernels.jit import kernel
-from dpmd_fast.kernels.vector import bits, elementary, gather, integers, lanes, panels, planes, rows, singles
+from dpmd_fast.kernels.vector import (
+    bits,
+    elementary,
+    gather,
+    integers,
+    lanes,
+    panels,
+    planes,
+    rows,
+    runs,
+    singles,
+)
 from dpmd_fast.kernels.vector.tiles import add_gram, add_gram_of_rows
 from dpmd_fast.kernels.vector.weighted_rows import add_rows, weigh_charts
 from dpmd_fast.kernels.width import WIDTH
@@ -89,10 +100,13 @@ def truncated_square(A, B):
 
 @kernel
 def add_chart(x, near, frames, slopes, masses, gaps, sums, totals):
-    count, columns = len(near) - planes.POINTS + 1, x.shape[1]
-    planes.add_chart(
-        x, near, 0, count, frames, slopes, 0, 5, columns, masses, 0, 1.0, 1.0, 0, gaps, sums, totals
-    )
+    count = len(near) - planes.POINTS + 1
+    planes.add_chart(x, near, count, frames, slopes, 0, 5, masses[0], 1.0, 1.0, 0, gaps, sums, totals)
+
+
+@kernel
+def points_near_charts(single, half_norms, rests, close, words):
+    runs.chart_words(single, 0, half_norms, rests, 0, len(single), close, close.shape[1], 0, words, 0, 1)
 
 
 @kernel
@@ -125,6 +139,7 @@ _TYPES = {
     truncate: (_F1,),
     truncated_square: (_F1, _F1),
     add_chart: (_F2, _I1, _F1, _F1, _F1, _F1, _F2, _F2),
+    points_near_charts: (_S2, _S2, _S2, _S2, _U1),
     chart_weights: (_F1, _F3, _F1, _U, _F1),
     chart_rows: (_U, _F1, _F2, _I, _F2),
     exponentials: (_F1, _F1),

@@ -293,6 +293,7 @@ def test_growth_counts_memory_that_was_free_before():
         ("AMD EPYC", "fpu sse2 avx2", "amd-epyc-avx2"),
         ("Intel(R) Xeon(R) Processor @ 2.60GHz", "sse2 avx2 avx512f", "intel-xeon-avx512"),
         ("AMD EPYC 7763 64-Core Processor", "sse2 avx2", "amd-epyc-7763-avx2"),
+        ("AMD EPYC (Zen 5)", "avx2 avx512f", "amd-epyc-zen-5-avx512"),
         ("Neoverse-N1", "fp asimd", "neoverse-n1-neon"),
     ],
 )

@@ -29,7 +29,9 @@
       integers     vectors truncated to the lattice
       quads        charts, four at a time: coordinates of records
       weighted_rows  charts as affine maps, for few columns
-      planes       charts from a list, for many columns
+      planes       a chart and the points near it, for many columns
+      few_points   a point and the charts near it, with the same bits
+      runs         64 points that are compared with a leaf and its charts
         |
         +-- mixture/       rows under the components of a mixture, block by block
         |     components   prepared for one noise
@@ -53,7 +55,10 @@
                 +-- projectors     kernel weights, means, averaged projectors at queries
                 |     +-- descent  gradient of |f|^2 and step halving
                 +-- charts         points moved by a field of charts: the atlas
-                |     +-- chart_blocks  blocks of points that go through the charts together
+                |     +-- narrow_charts  few columns: many charts are near a point
+                |     +-- wide_charts    many columns: few are
+                |     |     +-- wide_search  which these are
+                |     +-- chart_blocks   blocks of points that go through the charts together
                 +-- sums/          exact integer sums over records
                       clip         the bound on what one record adds
                       pairs        pairs (record, location) of a block, sorted by location

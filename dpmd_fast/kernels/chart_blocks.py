@@ -1,4 +1,4 @@
-"""Blocks of points that go through a field of charts together: what `narrow_charts.py` and `wide_charts.py` share.
+"""Blocks of points that go through charts together: what `narrow_charts.py` and `wide_charts.py` share.
 
 All charts together do not fit into a core's first cache, so points near the same charts are in one block,
 which takes a leaf of charts after the other. A point's sums take its charts in the order of the index: its

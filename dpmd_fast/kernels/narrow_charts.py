@@ -1,6 +1,6 @@
 """Points with few columns moved by a field of charts: a loop of `charts.py`.
 
-The sketch of such a point (`search/index.py`) is the whole point. It has many charts of a leaf in reach, which
+The sketch of such a point (`search/index.py`) is the whole point. It has many charts of a leaf in reach: they
 are added to one point after the other, as rows of numbers (`vector/weighted_rows.py`).
 """
 
@@ -112,7 +112,9 @@ def _near_points(
         slack = rounding * (1.0 + norms[q] + leaf_sizes[leaf]) + (depth + 8) * SINGLE_EPS * 4.0 * largest
         if slack < 1.0 and largest < SINGLE_MOST:
             maybe = 0.5 * norm - 0.5 - 0.5 * slack
-            word = whole_near_mask(shifted, single, first * depth, depth, half_norms, rests, first, 0.0, maybe)
+            word = whole_near_mask(
+                shifted, single, first * depth, depth, half_norms, rests, first, 0.0, maybe
+            )
         else:
             word = all_bits(min(LEAF, n - first))
         candidates[count], words[count] = q, word

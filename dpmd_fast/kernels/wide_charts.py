@@ -1,8 +1,8 @@
 """Points with many columns moved by a field of charts: a loop of `charts.py`.
 
-A point has few charts of a leaf in reach. In a large block one chart after the other is added to the points
-that it reaches (`vector/planes.py`). In a small one a chart reaches a point or two, and the charts near a
-point are added to one point after the other (`vector/few_points.py`), with the same bits.
+A point has few charts of a leaf in reach: one chart after the other is added to the points that it may reach
+(`vector/planes.py`). In a small block that would be a point or two: there the charts are added to one point
+after the other (`vector/few_points.py`), with the same bits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpmd_fast.kernels.vector.bits import count_trailing_zeros
 from dpmd_fast.kernels.vector.few_points import add_to_point
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.panels import aligned_panel
-from dpmd_fast.kernels.vector.planes import POINTS, add_chart
+from dpmd_fast.kernels.vector.planes import POINTS, TOGETHER, add_chart
 from dpmd_fast.kernels.vector.runs import RUN, append_numbers
 from dpmd_fast.kernels.wide_search import (
     collect,
@@ -30,7 +30,7 @@ from dpmd_fast.kernels.wide_search import (
 from dpmd_fast.kernels.width import WIDTH
 
 WIDE_BLOCK = 1536  # points that go through the charts together
-FEW_POINTS = 128  # in a block: with so few, charts are added to one point after the other
+FEW_POINTS = 96  # in a block: with so few, charts are added to one point after the other
 
 
 @device(inline=True)
@@ -38,7 +38,7 @@ def _add_by_charts(leaf, found, sizes, numbers, words, near, field, x, gaps, sum
     """Add the charts of a leaf to the points that they may reach, one chart after the other."""
     frames, steps, d, masses, h2, share, how = field
     for j in range(min(LEAF, sizes[0] - leaf * LEAF)):
-        count, a = 0, leaf * LEAF + j
+        count, a = np.int64(0), leaf * LEAF + j
         for i in range((found + RUN - 1) // RUN):
             count = append_numbers(words[j, i], numbers, i * RUN, near, count)
         if count > 0:
@@ -47,12 +47,12 @@ def _add_by_charts(leaf, found, sizes, numbers, words, near, field, x, gaps, sum
 
 
 @device(inline=True)
-def _add_by_points(here, words, near, field, x, gaps, sums, totals):
+def _add_by_points(here, words, near, field, x, gaps, moves, weights, sums, totals):
     """Add the charts that may reach a point, one point after the other. Clears the words."""
     frames, steps, d, masses, h2, share, how = field
     one = np.uint64(1)
     for q in range(here):
-        count = 0
+        count = np.int64(0)
         for leaf in range(words.shape[1]):
             word = words[q, leaf]
             words[q, leaf] = 0
@@ -61,7 +61,24 @@ def _add_by_points(here, words, near, field, x, gaps, sums, totals):
                 word &= word - one
                 count += 1
         if count > 0:
-            add_to_point(x, q, near, count, frames, steps, d, masses, h2, share, how, gaps, sums, totals)
+            add_to_point(
+                x,
+                q,
+                near,
+                count,
+                frames,
+                steps,
+                d,
+                masses,
+                h2,
+                share,
+                how,
+                gaps,
+                moves,
+                weights,
+                sums,
+                totals,
+            )
 
 
 @device(inline=True)
@@ -99,6 +116,7 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
     near = np.empty(n_leaves * LEAF + WIDTH if by_points else len(numbers) + POINTS, np.int32)
     x, sums, totals = np.zeros((rows + 1, width)), np.empty((rows + 1, width)), np.empty((rows + 1, 1))
     gaps = aligned_panel(width // LANES, POINTS)
+    moves, weights = np.empty(((d + TOGETHER - 1) // TOGETHER, WIDTH, width)), np.empty(WIDTH)
     if sort:
         for q in range(m):
             order[q] = q
@@ -121,6 +139,6 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
                     near_points(leaf, found, sizes, sketch, boxes, room, words)
                     _add_by_charts(leaf, found, sizes, numbers, words, near, field, x, gaps, sums, totals)
             if by_points:
-                _add_by_points(here, words, near, field, x, gaps, sums, totals)
+                _add_by_points(here, words, near, field, x, gaps, moves, weights, sums, totals)
             _step(x, norms, sums, totals, strength, here, D)
         store(x, norms, order, begin, here, X, reached)

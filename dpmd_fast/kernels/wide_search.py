@@ -1,4 +1,4 @@
-"""Which charts are near the points of a block, where points have many columns: the search of `wide_charts.py`.
+"""Which charts are near the points of a block, if these have many columns: the search of `wide_charts.py`.
 
 The points near a leaf are collected, as sketches in single precision about its middle, and then compared with
 its charts: all of them with one chart after the other, or one point with all charts.
@@ -35,15 +35,18 @@ def search_room(most, depth):
     """
     rows = RUN * ((most + RUN - 1) // RUN)
     more = rows + RUN  # vectors are written whole: up to one run follows the last number that counts
+    places = np.empty(rows, np.int32)
+    for q in range(rows):
+        places[q] = q
     return (
-        np.zeros((depth + 1, rows)),
-        np.full(rows, np.nan),
+        np.empty((depth + 1, rows)),
+        np.empty(rows),
         np.empty((depth + 2, 2)),
         np.empty((depth + 2) * RUN, np.float32),
         np.empty(2, np.uint64),
         np.empty((depth + 2, more), np.float32),
         np.empty(more, np.int32),
-        np.arange(rows).astype(np.int32),
+        places,
         np.empty(depth, np.float32),
     )
 
@@ -169,7 +172,7 @@ def near_charts(leaf, i, sizes, sketch, boxes, room):
 
 @device(inline=True)
 def near_points(leaf, found, sizes, sketch, boxes, room, words):
-    """Set words[j, i]: which of the points that were collected chart j of a leaf may reach, of run i of them."""
+    """Set words[j, i]: which points of run i of those that were collected chart j of a leaf may reach."""
     close, depth = room[5], sizes[1]
     single, half_norms, rests = sketch[3], sketch[4], sketch[5]
     first, charts, most = leaf * LEAF, min(LEAF, sizes[0] - leaf * LEAF), words.shape[1]

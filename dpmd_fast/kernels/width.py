@@ -53,5 +53,5 @@ def chosen_width() -> str:
 
 #: Doubles in a vector of this process.
 WIDTH = int(chosen_width() or width_for(target_features()))
-#: Whether a vector's lanes can be moved together: an instruction of AVX-512, whatever the width.
+#: Whether there is an instruction of AVX-512 that moves chosen lanes to the front, whatever the width.
 HAS_COMPRESSION = width_for(target_features()) == WIDE

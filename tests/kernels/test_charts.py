@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from kernel_samples import charts
 
-from dpmd_fast.kernels.chart_blocks import BLOCK, FEW, WIDE_BLOCK
+from dpmd_fast.kernels.chart_blocks import FEW
 from dpmd_fast.kernels.charts import FAR, WIDE, apply_fields, make_field, move
+from dpmd_fast.kernels.narrow_charts import BLOCK
 from dpmd_fast.kernels.search.index import LEAF
+from dpmd_fast.kernels.wide_charts import FEW_POINTS, WIDE_BLOCK
 
 SIZES = [
     (2, 1, 5),
@@ -62,14 +64,14 @@ def test_a_point_moves_the_same_in_every_company(D, K):
     centers, tangents, masses, rng = charts(D, 2, K, seed=2)
     assert (K > FEW * LEAF) == (K == 700)  # then points are sorted
     field = make_field(centers, tangents, masses, 0.7 * math.sqrt(D), passes=3)
-    X = rng.uniform(-1.0, 1.0, (777, D))
+    X = rng.uniform(-1.0, 1.0, (2 * WIDE_BLOCK + 1 if D >= WIDE else 777, D))
     together = move(field, X, 2)[0]
     order = rng.permutation(len(X))
     np.testing.assert_array_equal(move(field, X[order], 1)[0], together[order])
-    block = WIDE_BLOCK if D >= WIDE else BLOCK
-    for rows in (block - 1, block, block + 1, 2 * block + 1):
+    edges = (FEW_POINTS, WIDE_BLOCK) if D >= WIDE else (BLOCK,)
+    for rows in [edge + more for edge in edges for more in (-1, 0, 1, edge + 1)]:
         np.testing.assert_array_equal(move(field, X[:rows], 1)[0], together[:rows])
-    one_by_one = np.concatenate([move(field, X[i : i + 1], 1)[0] for i in range(0, 777, 97)])
+    one_by_one = np.concatenate([move(field, X[i : i + 1], 1)[0] for i in range(0, len(X), 97)])
     np.testing.assert_array_equal(one_by_one, together[::97])
     assert (together != X).any(axis=1).mean() > 0.1
 
@@ -97,16 +99,32 @@ def test_a_chart_far_away_reaches_all_points_of_its_ball(D, away):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
 @pytest.mark.parametrize("D", [3, 9, 20, 22])
-def test_a_record_without_place_is_out_of_reach(bad, D):
+@pytest.mark.parametrize("rows", [100, 300])
+def test_a_record_without_place_is_out_of_reach(bad, D, rows):
     centers, tangents, masses, rng = charts(D, 1, 20, seed=3)
     centers *= 0.3
-    X = 0.1 * rng.standard_normal((100, D))
+    X = 0.1 * rng.standard_normal((rows, D))
     X[1::2, 0] = bad
     field = make_field(centers, tangents, masses, 2.0)
     moved, reached = move(field, X)
-    assert reached.tolist() == [True, False] * 50
+    assert reached.tolist() == [True, False] * (rows // 2)
     np.testing.assert_array_equal(moved[1::2], X[1::2])
     np.testing.assert_array_equal(moved[::2], move(field, X[::2])[0])
+
+
+@pytest.mark.parametrize("radius", [1e-3, 1e-9, 1e-20, 1e-150])
+@pytest.mark.parametrize("D", [3, 9, 20])
+@pytest.mark.parametrize("rows", [FEW_POINTS, FEW_POINTS + 1])
+def test_charts_of_a_leaf_far_from_each_other(radius, D, rows):
+    """In units of the radius: single precision tells less and less of them, at last nothing."""
+    centers, tangents, masses, rng = charts(D, 2, LEAF + 6, seed=6)
+    near = rng.integers(len(centers), size=rows)
+    X = centers[near] + 0.3 * radius * rng.uniform(-1.0, 1.0, (rows, D)) / math.sqrt(D)
+    ref, ref_reached = naive.atlas_move(X, centers, tangents, masses, radius)
+    moved, reached = move(make_field(centers, tangents, masses, radius), X)
+    np.testing.assert_array_equal(reached, ref_reached)
+    np.testing.assert_allclose(moved, ref, rtol=1e-14, atol=1e-15)
+    assert reached.any()
 
 
 @pytest.mark.kernels

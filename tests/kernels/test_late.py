@@ -56,13 +56,13 @@ INTERRUPT = """
 import sys
 from dpmd_fast.kernels import late
 late.begin()
-from dpmd_fast.kernels import chart_blocks
+from dpmd_fast.kernels import narrow_charts
 names = {(module.__name__, key) for module, key, _ in late._places()}
-make = chart_blocks.move_narrow._make
+make = narrow_charts.move_narrow._make
 def interrupted(function):
-    chart_blocks.move_narrow._make = make
+    narrow_charts.move_narrow._make = make
     raise KeyboardInterrupt
-chart_blocks.move_narrow._make = interrupted
+narrow_charts.move_narrow._make = interrupted
 try:
     late.arrive()
 except KeyboardInterrupt:
@@ -101,11 +101,11 @@ DISABLED_SINCE = """
 import os
 from dpmd_fast.kernels import late
 late.begin()
-from dpmd_fast.kernels import chart_blocks
+from dpmd_fast.kernels import narrow_charts
 os.environ["NUMBA_DISABLE_JIT"] = "1"
 late.arrive()
 import numba
-print(hasattr(chart_blocks.move_narrow, "overloads"), numba.config.DISABLE_JIT)
+print(hasattr(narrow_charts.move_narrow, "overloads"), numba.config.DISABLE_JIT)
 """
 
 
@@ -125,8 +125,8 @@ def test_the_folder_that_is_read_is_the_one_that_was_looked_at(tmp_path, monkeyp
     for folder, mode in ((ours, 0o755), (theirs, 0o777)):
         folder.mkdir()
         folder.chmod(mode)
-        (folder / "chart_blocks.move_narrow.code").write_bytes(b"not to be read")
+        (folder / "narrow_charts.move_narrow.code").write_bytes(b"not to be read")
     answers = iter([str(theirs)])
     monkeypatch.setattr(os.path, "realpath", lambda path: next(answers, str(ours)))
     monkeypatch.setattr("builtins.open", lambda *_: pytest.fail("read"))
-    assert saved._read("chart_blocks.move_narrow") is None
+    assert saved._read("narrow_charts.move_narrow") is None

@@ -152,7 +152,7 @@ CHANGES = [cut, flip, damage_the_name, call_another, date_back, open_to_all, rep
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_code_that_is_not_as_it_was_written_is_not_run(files, cache, change):
-    path = cache / "dpmd-fast" / "chart_blocks.move_narrow.code"
+    path = cache / "dpmd-fast" / "narrow_charts.move_narrow.code"
     before, mode = path.read_bytes(), path.stat().st_mode
     change(path)
     try:
@@ -174,11 +174,11 @@ from dpmd_fast import load_model
 atlas, points = load_model(sys.argv[1]), np.load(sys.argv[2])
 first = atlas.transform(points)
 assert "numba" not in sys.modules
-from dpmd_fast.kernels import chart_blocks
-assert isinstance(chart_blocks.move_narrow, late.StandIn)
-before = chart_blocks.move_narrow
+from dpmd_fast.kernels import narrow_charts
+assert isinstance(narrow_charts.move_narrow, late.StandIn)
+before = narrow_charts.move_narrow
 late.arrive()
-assert "numba" in sys.modules and not isinstance(chart_blocks.move_narrow, late.StandIn)
+assert "numba" in sys.modules and not isinstance(narrow_charts.move_narrow, late.StandIn)
 left = [
     f"{name}.{key}" for name, module in list(sys.modules.items()) if name.startswith("dpmd_fast")
     for key, value in vars(module).items() if isinstance(value, late.StandIn)
@@ -188,7 +188,7 @@ again = atlas.transform(points)
 assert np.array_equal(first, again)
 from dpmd_fast import ManifoldDenoiser
 ManifoldDenoiser(0.5, 1).fit(points).transform(points[:5])  # compiles
-assert before.py_func is chart_blocks.move_narrow.py_func
+assert before.py_func is narrow_charts.move_narrow.py_func
 """
 
 
@@ -251,7 +251,7 @@ def test_arguments_of_other_types_do_not_fit():
 
 def test_numbers_that_stand_for_an_argument_have_its_kinds():
     assert [saved._flat(word) for word in ("f", "i", "f1", "SIZES")] == ["f", "i", "i" * 7, "iiff"]
-    assert len("".join(map(saved._flat, words_of("chart_blocks.move_narrow")))) > 100
+    assert len("".join(map(saved._flat, words_of("narrow_charts.move_narrow")))) > 100
 
 
 def test_nothing_is_late_once_numba_is_there():

@@ -35,20 +35,12 @@ from dpmd_fast.kernels.width import WIDTH
 
 TOGETHER = 5  # directions of a part: with the distance, six sums for each point, which stay in registers
 POINTS = 2 * WIDTH  # at a time, one in each lane of two vectors; the last few in one vector
-ZERO = ir.Constant(VECTOR, [0.0] * WIDTH)
-PLACES = [
-    ir.Constant(ir.VectorType(I64, WIDTH), list(range(first, first + WIDTH)))
-    for first in range(0, POINTS, WIDTH)
-]
-# lanes of two vectors of eight: pairs of even and of odd lanes; the first and the second pair of each half, of
-# one vector after the other and of both in turns
+_ZERO = ir.Constant(VECTOR, [0.0] * WIDTH)
+# lanes of two vectors of eight: pairs of even and of odd lanes; the first and the second pair of each half,
+# of one vector after the other and of both in turns
 _EVEN, _ODD = [0, 8, 2, 10, 4, 12, 6, 14], [1, 9, 3, 11, 5, 13, 7, 15]
 _OUTER, _INNER = [0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]
 _FRONT, _BACK = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
-
-
-def _by_vectors(starts):
-    return [starts[first : first + WIDTH] for first in range(0, len(starts), WIDTH)]
 
 
 def columns_of(builder, rows):
@@ -62,7 +54,7 @@ def columns_of(builder, rows):
 
 def rows_of(builder, columns):
     """Emit the rows of four columns as vectors: the first has lane 0, and lane 4 if there are eight, ..."""
-    if WIDTH == LANES:
+    if columns[0].type.count == LANES:
         return transposed(builder, columns)
     low, high = (
         [pick(builder, *two, lanes) for two in (columns[:2], columns[2:])] for lanes in (_EVEN, _ODD)
@@ -99,7 +91,7 @@ def pack_parts(firsts: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _make_add_points(count, vectors):
-    """Return an intrinsic that adds what `count` directions of a chart move the points of some vectors by.
+    """Return an intrinsic that adds what `count` directions of a chart move some vectors of points by.
 
     The chart's part begins at element f0 of `frames` (b and the frames) and of `slopes` (offset and slopes).
     The points are the rows near[n0], near[n0 + 1], ... of `x`; all but the first `left` get no weight. With
@@ -128,6 +120,10 @@ def _make_add_points(count, vectors):
             numbers = [
                 builder.zext(builder.load(builder.gep(listed, [integer(i)])), I64) for i in range(points)
             ]
+
+            def by_vectors(values):
+                return [values[first : first + WIDTH] for first in range(0, points, WIDTH)]
+
             px, po = ([pointer(place, builder.mul(q, width)) for q in numbers] for place in (0, 13))
             pf, ps, pg = pointer(4, f0), pointer(5, f0), pointer(12, integer(0))
 
@@ -142,7 +138,7 @@ def _make_add_points(count, vectors):
             def multiply(k, sums):
                 columns = [
                     columns_of(builder, [load(builder, builder.gep(start, [k])) for start in own])
-                    for own in _by_vectors(px)
+                    for own in by_vectors(px)
                 ]
                 sums = list(sums)
                 for j in range(LANES):
@@ -163,7 +159,7 @@ def _make_add_points(count, vectors):
                         store(builder, chart(ps, k, j, 0), kept(k, j, g))
                 return []
 
-            found = each_group(builder, width, [ZERO] * (slots * vectors), multiply)
+            found = each_group(builder, width, [_ZERO] * (slots * vectors), multiply)
             pulls = builder.icmp_signed("==", how, integer(0))
             again = builder.icmp_signed("==", how, integer(2))
             sign = builder.select(again, zero, builder.select(pulls, ir.Constant(F64, -1.0), one))
@@ -172,12 +168,14 @@ def _make_add_points(count, vectors):
             factors, all_weights = [], []
             for g in range(vectors):
                 square, *dots = found[g::vectors]
-                there = builder.icmp_signed("<", PLACES[g], splat(builder, left, PLACES[g].type))
-                masses = builder.select(there, splat(builder, mass, VECTOR), ZERO)
+                places = ir.VectorType(I64, WIDTH)
+                listed = ir.Constant(places, list(range(g * WIDTH, (g + 1) * WIDTH)))
+                there = builder.icmp_signed("<", listed, splat(builder, left, places))
+                masses = builder.select(there, splat(builder, mass, VECTOR), _ZERO)
                 tent = builder.fmul(
                     splat(builder, share, VECTOR), builder.fsub(splat(builder, h2, VECTOR), square)
                 )
-                tent = builder.select(builder.fcmp_ordered(">", tent, ZERO), tent, ZERO)
+                tent = builder.select(builder.fcmp_ordered(">", tent, _ZERO), tent, _ZERO)
                 weights = builder.fmul(builder.fmul(masses, tent), tent)
                 all_weights.append(weights)
                 factors.append([builder.fmul(weights, dot) for dot in (splat(builder, sign, VECTOR), *dots)])
@@ -194,14 +192,14 @@ def _make_add_points(count, vectors):
                         new = [fused(builder, factors[g][e], row, new[g]) for g in range(vectors)]
                     for g in range(vectors):
                         values[g].append(new[g])
-                for g, starts in enumerate(_by_vectors(po)):
+                for g, starts in enumerate(by_vectors(po)):
                     _add_rows(builder, values[g], [builder.gep(start, [k]) for start in starts])
                 return []
 
             each_group(builder, width, [], add)
             keeps = splat(builder, builder.not_(again), ir.VectorType(ir.IntType(1), WIDTH))
-            for own, weights in zip(_by_vectors(numbers), all_weights, strict=True):
-                kept_weights = builder.select(keeps, weights, ZERO)
+            for own, weights in zip(by_vectors(numbers), all_weights, strict=True):
+                kept_weights = builder.select(keeps, weights, _ZERO)
                 for lane, q in enumerate(own):
                     target = pointer(14, q)
                     weight = builder.extract_element(kept_weights, ir.Constant(I32, lane))

@@ -1,7 +1,12 @@
-"""Micro-kernels of the search by runs: 64 points that follow each other, one in each bit of a word.
+"""Micro-kernels of the search for charts: runs of 64 points, one in each lane of vectors and bit of a word.
 
-A point's sketch (`search/index.py`) is compared with the box of a leaf, then with its charts, all points of a
-run together. `turned` holds sketches by coordinates: a row for each, and the last one for rests.
+A point's sketch (`search/index.py`) is compared with the box of a leaf, then, in single precision about the
+middle of the leaf, with its charts: with p a point and c a chart, rests among their coordinates,
+
+    |p - c|^2 <= 1 + slack    if and only if    p . c + lift >= |c|^2 / 2,    lift = (1 + slack - |p|^2) / 2,
+
+where the slack bounds what rounding can do. A run in single precision has a row of 64 numbers for each
+coordinate, one for rests and one for lifts.
 """
 
 from __future__ import annotations
@@ -11,9 +16,8 @@ from llvmlite import ir
 
 from dpmd_fast.kernels.jit import JIT_DISABLED, device
 from dpmd_fast.kernels.late import cgutils, intrinsic, types
-from dpmd_fast.kernels.vector.bits import SINGLE_MOST, count_trailing_zeros
+from dpmd_fast.kernels.vector.bits import F32, SINGLE_MOST, count_trailing_zeros
 from dpmd_fast.kernels.vector.lanes import (
-    F64,
     I32,
     I64,
     VECTOR,
@@ -29,14 +33,23 @@ from dpmd_fast.kernels.vector.planes import POINTS, columns_of
 from dpmd_fast.kernels.width import HAS_COMPRESSION, WIDTH
 
 RUN = 64
-F32 = ir.FloatType()
-_BIT = ir.IntType(1)
-_SINGLES = ir.VectorType(F32, WIDTH)
-_TOGETHER = 4  # vectors of points
-_LANES = 2 * WIDTH  # of single precision
-_WIDE_SINGLES = ir.VectorType(F32, _LANES)
 CHARTS = 4 if WIDTH == 8 else 1  # that are compared with a run together: their sums stay in registers
-_CHUNK = 16  # numbers that are compressed together
+_TOGETHER = 4  # vectors of points that are seen together
+_LANES = 2 * WIDTH  # of single precision in a vector
+_HALF_SINGLES, _SINGLES = ir.VectorType(F32, WIDTH), ir.VectorType(F32, _LANES)
+_CHOSEN = 16  # numbers that are moved together
+_MASK = ir.VectorType(ir.IntType(1), _CHOSEN)
+
+
+def _constant(value):
+    return ir.Constant(VECTOR, [value] * WIDTH)
+
+
+_ZERO = _constant(0.0)
+
+
+def _larger(builder, a, b):
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
 def _word_of(builder, hits):
@@ -50,6 +63,12 @@ def _word_of(builder, hits):
 
 @intrinsic
 def _sketch_points(typingctx, x, x0, width, center, axes, depth, scale, gaps, turned, q0, pitch, norms):
+    """Form the sketches of `POINTS` points, which are rows of `x` from element x0 on, `width` elements long.
+
+    `center` and the rows of `axes` are as long; `gaps` has room for `POINTS` rows. Coordinate k of point i
+    goes to element q0 + k pitch + i of `turned`, the rest behind the last one, and the squared length to
+    norms[q0 + i], where a NaN stays.
+    """
     i64, f64 = types.int64, types.float64
     sig = types.void(x, i64, i64, center, axes, i64, f64, gaps, turned, i64, i64, norms)
 
@@ -59,224 +78,244 @@ def _sketch_points(typingctx, x, x0, width, center, axes, depth, scale, gaps, tu
         def pointer(place, offset):
             return pointer_to(context, builder, signature.args[place], args[place], offset)
 
-        px, pc, pa, pg = pointer(0, x0), pointer(3, integer(0)), pointer(4, integer(0)), pointer(7, integer(0))
+        px, pc, pa, pg = (
+            pointer(place, offset) for place, offset in ((0, x0), *((p, integer(0)) for p in (3, 4, 7)))
+        )
         pt, pn = pointer(8, q0), pointer(11, q0)
         scale = splat(builder, scale, VECTOR)
         places = range(0, POINTS, WIDTH)
         rows = [builder.gep(px, [builder.mul(width, integer(i))]) for i in range(POINTS)]
 
-        def kept(k):
-            return [builder.gep(pg, [builder.add(builder.mul(k, integer(POINTS)), integer(at))]) for at in places]
-
-        def row_of(k):
-            row = builder.gep(pt, [builder.mul(pitch, k)])
+        def vectors_at(start, k, stride):
+            row = builder.gep(start, [builder.mul(k, stride)])
             return [builder.gep(row, [integer(at)]) for at in places]
 
+        def gaps_at(k):
+            return vectors_at(pg, k, integer(POINTS))
+
+        def axis_at(a, k):
+            return builder.load(builder.gep(pa, [builder.add(builder.mul(a, width), k)]))
+
         def put_gaps(k, _):
-            for g, at in enumerate(places):
-                own = [load(builder, builder.gep(row, [k])) for row in rows[at : at + WIDTH]]
+            for g, first in enumerate(places):
+                own = [load(builder, builder.gep(row, [k])) for row in rows[first : first + WIDTH]]
                 for j, column in enumerate(columns_of(builder, own)):
-                    at_column = builder.add(k, integer(j))
-                    middle = splat(builder, builder.load(builder.gep(pc, [at_column])), VECTOR)
-                    gap = builder.fmul(scale, builder.fsub(column, middle))
-                    store(builder, gap, kept(at_column)[g])
+                    at = builder.add(k, integer(j))
+                    middle = splat(builder, builder.load(builder.gep(pc, [at])), VECTOR)
+                    store(builder, builder.fmul(scale, builder.fsub(column, middle)), gaps_at(at)[g])
             return []
 
-        each_group(builder, width, [], put_gaps)
-        zeros = [ir.Constant(VECTOR, [0.0] * WIDTH)] * len(places)
-
         def project(a, sizes):
-            axis = builder.gep(pa, [builder.mul(a, width)])
-
-            def add(i, sums):
-                share = splat(builder, builder.load(builder.gep(axis, [i])), VECTOR)
-                return [fused(builder, share, load(builder, at, VECTOR), total) for at, total in zip(kept(i), sums)]
+            def add(k, sums):
+                share = splat(builder, axis_at(a, k), VECTOR)
+                own = [load(builder, at, VECTOR) for at in gaps_at(k)]
+                return [fused(builder, share, gap, total) for gap, total in zip(own, sums, strict=True)]
 
             found = each_group(builder, width, zeros, add, 1)
-            for value, at in zip(found, row_of(a)):
+            for value, at in zip(found, vectors_at(pt, a, pitch), strict=True):
                 store(builder, value, at)
-            return [fused(builder, value, value, size) for value, size in zip(found, sizes)]
+            return [fused(builder, value, value, size) for value, size in zip(found, sizes, strict=True)]
 
-        sizes = each_group(builder, depth, zeros, project, 1)
-
-        def leave(i, squares):
+        def leave(k, squares):
             def take(a, left):
-                share = builder.load(builder.gep(pa, [builder.add(builder.mul(a, width), i)]))
-                share = splat(builder, builder.fneg(share), VECTOR)
-                return [fused(builder, share, load(builder, at, VECTOR), value) for at, value in zip(row_of(a), left)]
+                share = splat(builder, builder.fneg(axis_at(a, k)), VECTOR)
+                own = [load(builder, at, VECTOR) for at in vectors_at(pt, a, pitch)]
+                return [fused(builder, share, value, rest) for value, rest in zip(own, left, strict=True)]
 
-            left = each_group(builder, depth, [load(builder, at, VECTOR) for at in kept(i)], take, 1)
-            return [fused(builder, value, value, square) for value, square in zip(left, squares)]
+            start = [load(builder, at, VECTOR) for at in gaps_at(k)]
+            left = each_group(builder, depth, start, take, 1)
+            return [fused(builder, value, value, total) for value, total in zip(left, squares, strict=True)]
 
+        zeros = [_ZERO] * len(places)
+        each_group(builder, width, [], put_gaps)
+        sizes = each_group(builder, depth, zeros, project, 1)
         squares = each_group(builder, width, zeros, leave, 1)
         root = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(VECTOR, [VECTOR]), f"llvm.sqrt.v{WIDTH}f64"
         )
-        for square, size, at, at_rest in zip(squares, sizes, places, row_of(depth)):
+        rests = vectors_at(pt, depth, pitch)
+        for square, size, first, at_rest in zip(squares, sizes, places, rests, strict=True):
             store(builder, builder.call(root, [square]), at_rest)
-            at_norm = builder.gep(pn, [integer(at)])
-            moves = builder.fcmp_ordered(">=", load(builder, at_norm, VECTOR), zeros[0])
-            nan = ir.Constant(VECTOR, [float("nan")] * WIDTH)
-            store(builder, builder.select(moves, builder.fadd(size, square), nan), at_norm)
+            at = builder.gep(pn, [integer(first)])
+            moves = builder.fcmp_ordered(">=", load(builder, at, VECTOR), _ZERO)
+            norm = builder.select(moves, builder.fadd(size, square), _constant(float("nan")))
+            store(builder, norm, at)
         return context.get_dummy_value()
 
     return sig, codegen
 
 
 @intrinsic
-def _see_run(typingctx, turned, q0, pitch, norms, low, high, at, rested, middles, m0, depth, limits, run, words):
+def _see_run(
+    typingctx, turned, q0, pitch, norms, low, high, b0, rested, middles, m0, depth, limits, run, words
+):
+    """Compare a run of points with a leaf, and shift it to the middle of that.
+
+    Coordinate k of the points begins at element q0 + k pitch of `turned`, of `_sketch_points`. The box of the
+    leaf begins at element b0 of `low` and `high`, its middle at m0 of `middles`; if `rested` is 1 and not 0,
+    the box has a side for rests, too. `limits` are the largest squared length of a chart about the middle,
+    the limit of squared distances from the box, and of the slack the part that grows with the norms, the part
+    that is there for all, and the part that grows with the squared lengths about the middle.
+
+    Sets `run`, words[0] to the points near the box, and words[1] to those of which single precision tells
+    nothing: their lift is infinite. A point whose norm is NaN is near no box.
+    """
     i64 = types.int64
     sig = types.void(turned, i64, i64, norms, low, high, i64, i64, middles, i64, i64, limits, run, words)
 
     def codegen(context, builder, signature, args):
-        _, q0, pitch, _, _, _, at, rested, _, m0, depth, _, _, _ = args
+        _, q0, pitch, _, _, _, b0, rested, _, m0, depth, _, _, _ = args
 
         def pointer(place, offset):
             return pointer_to(context, builder, signature.args[place], args[place], offset)
 
-        pt, pn, pl, ph, pm = pointer(0, q0), pointer(3, q0), pointer(4, at), pointer(5, at), pointer(8, m0)
+        pt, pn, pl, ph, pm = pointer(0, q0), pointer(3, q0), pointer(4, b0), pointer(5, b0), pointer(8, m0)
         pr, pw = pointer(12, integer(0)), pointer(13, integer(0))
         spread, limit, rounding, base, share = (
             splat(builder, builder.extract_value(args[11], place), VECTOR) for place in range(5)
         )
 
-        def constant(value):
-            return ir.Constant(VECTOR, [value] * WIDTH)
-
-        def larger(a, b):
-            return builder.select(builder.fcmp_ordered(">", a, b), a, b)
-
-        def outside(value, low, high):
-            return larger(larger(builder.fsub(low, value), builder.fsub(value, high)), constant(0.0))
-
         def everywhere(start, k):
             return splat(builder, builder.load(builder.gep(start, [k])), VECTOR)
 
-        near_word, wild_word = integer(0), integer(0)
-        for first in range(0, RUN, _TOGETHER * WIDTH):
-            places = [first + WIDTH * j for j in range(_TOGETHER)]
+        def outside(value, below, above):
+            side = _larger(builder, builder.fsub(below, value), builder.fsub(value, above))
+            return _larger(builder, side, _ZERO)
 
-            def row_of(start, k, width, place):
-                return builder.gep(start, [builder.add(builder.mul(k, width), integer(place))])
+        def cell(start, k, stride, place):
+            return builder.gep(start, [builder.add(builder.mul(k, stride), integer(place))])
+
+        def compare(places):
+            """Emit what is done with some vectors of points; return comparisons: near, near but unsure."""
 
             def add(k, sums):
                 below, above, middle = (everywhere(start, k) for start in (pl, ph, pm))
                 gaps, squares = [], []
-                for j, place in enumerate(places):
-                    value = load(builder, row_of(pt, k, pitch, place), VECTOR)
+                for place, gap, square in zip(places, sums[:_TOGETHER], sums[_TOGETHER:], strict=True):
+                    value = load(builder, cell(pt, k, pitch, place), VECTOR)
                     side = outside(value, below, above)
-                    gaps.append(fused(builder, side, side, sums[j]))
-                    single = builder.fptrunc(builder.fsub(value, middle), _SINGLES)
-                    store(builder, single, row_of(pr, k, integer(RUN), place))
+                    gaps.append(fused(builder, side, side, gap))
+                    single = builder.fptrunc(builder.fsub(value, middle), _HALF_SINGLES)
+                    store(builder, single, cell(pr, k, integer(RUN), place))
                     value = builder.fpext(single, VECTOR)
-                    squares.append(fused(builder, value, value, sums[_TOGETHER + j]))
+                    squares.append(fused(builder, value, value, square))
                 return gaps + squares
 
-            found = each_group(builder, depth, [constant(0.0)] * (2 * _TOGETHER), add, 1)
-            has_rest = builder.icmp_signed("!=", rested, integer(0))
-            below = builder.select(has_rest, everywhere(pl, builder.mul(depth, rested)), constant(float("-inf")))
-            above = builder.select(has_rest, everywhere(ph, builder.mul(depth, rested)), constant(float("inf")))
+            found = each_group(builder, depth, [_ZERO] * (2 * _TOGETHER), add, 1)
+            has_rests, at = builder.icmp_signed("!=", rested, integer(0)), builder.mul(depth, rested)
+            below = builder.select(has_rests, everywhere(pl, at), _constant(float("-inf")))
+            above = builder.select(has_rests, everywhere(ph, at), _constant(float("inf")))
             near, wild = [], []
-            for j, place in enumerate(places):
-                rest = load(builder, row_of(pt, depth, pitch, place), VECTOR)
-                store(builder, builder.fptrunc(rest, _SINGLES), row_of(pr, depth, integer(RUN), place))
-                side = outside(rest, below, above)
-                gap = fused(builder, side, side, found[j])
+            for place, gap, square in zip(places, found[:_TOGETHER], found[_TOGETHER:], strict=True):
+                rest = load(builder, cell(pt, depth, pitch, place), VECTOR)
+                store(builder, builder.fptrunc(rest, _HALF_SINGLES), cell(pr, depth, integer(RUN), place))
+                side, square = outside(rest, below, above), fused(builder, rest, rest, square)
+                gap = fused(builder, side, side, gap)
                 error = builder.fmul(rounding, load(builder, builder.gep(pn, [integer(place)]), VECTOR))
-                is_near = builder.fcmp_ordered("<=", gap, builder.fadd(limit, error))
-                square = fused(builder, rest, rest, found[_TOGETHER + j])
-                largest = larger(square, spread)
+                near.append(builder.fcmp_ordered("<=", gap, builder.fadd(limit, error)))
+                largest = _larger(builder, square, spread)
                 slack = fused(builder, share, largest, builder.fadd(base, error))
                 sure = builder.and_(
-                    builder.fcmp_ordered("<", slack, constant(1.0)),
-                    builder.fcmp_ordered("<", largest, constant(SINGLE_MOST)),
+                    builder.fcmp_ordered("<", slack, _constant(1.0)),
+                    builder.fcmp_ordered("<", largest, _constant(SINGLE_MOST)),
                 )
-                # -distance^2 / 2 = products - |y|^2 / 2 - |x|^2 / 2
-                lift = builder.fmul(
-                    constant(0.5), builder.fsub(builder.fadd(constant(1.0), slack), square)
-                )
-                lift = builder.select(sure, lift, constant(float("inf")))
-                at_lift = row_of(pr, builder.add(depth, integer(1)), integer(RUN), place)
-                store(builder, builder.fptrunc(lift, _SINGLES), at_lift)
-                near.append(is_near)
-                wild.append(builder.and_(is_near, builder.not_(sure)))
-            near_word, wild_word = (
+                lift = builder.fsub(builder.fadd(_constant(1.0), slack), square)
+                lift = builder.select(sure, builder.fmul(_constant(0.5), lift), _constant(float("inf")))
+                at_lift = cell(pr, builder.add(depth, integer(1)), integer(RUN), place)
+                store(builder, builder.fptrunc(lift, _HALF_SINGLES), at_lift)
+                wild.append(builder.and_(near[-1], builder.not_(sure)))
+            return near, wild
+
+        near, wild = integer(0), integer(0)
+        for first in range(0, RUN, _TOGETHER * WIDTH):
+            found = compare([first + WIDTH * j for j in range(_TOGETHER)])
+            near, wild = (
                 builder.or_(word, builder.shl(_word_of(builder, hits), integer(first)))
-                for word, hits in ((near_word, near), (wild_word, wild))
+                for word, hits in zip((near, wild), found, strict=True)
             )
-        builder.store(near_word, pw)
-        builder.store(wild_word, builder.gep(pw, [integer(1)]))
+        builder.store(near, pw)
+        builder.store(wild, builder.gep(pw, [integer(1)]))
         return context.get_dummy_value()
 
     return sig, codegen
 
 
 @intrinsic
-def _chart_words(typingctx, single, s0, half_norms, rests, h0, depth, panel, pitch, p0, words, w0, stride):
-    """Set words[w0] and words[w0 + stride] for charts h0 and h0 + 1 of a leaf and 64 points of a panel."""
+def _chart_words(typingctx, single, s0, half_norms, rests, h0, depth, runs, pitch, r0, words, w0, stride):
+    """Set words[w0 + c stride], c < CHARTS: which points of a run are near chart c.
+
+    Coordinate k of the chart is at element s0 + c + 64 k of `single`; its rest and - |c|^2 / 2 are at h0 + c.
+    The rows of the run begin at elements r0, r0 + pitch, ... of `runs`.
+    """
     i64 = types.int64
-    sig = types.void(single, i64, half_norms, rests, i64, i64, panel, i64, i64, words, i64, i64)
+    sig = types.void(single, i64, half_norms, rests, i64, i64, runs, i64, i64, words, i64, i64)
 
     def codegen(context, builder, signature, args):
-        _, s0, _, _, h0, depth, _, pitch, p0, _, w0, stride = args
+        _, s0, _, _, h0, depth, _, pitch, r0, _, w0, stride = args
 
         def pointer(place, offset):
             return pointer_to(context, builder, signature.args[place], args[place], offset)
 
-        pc, ph, pr, pp, pw = pointer(0, s0), pointer(2, h0), pointer(3, h0), pointer(6, p0), pointer(9, w0)
-        charts, places = range(CHARTS), range(0, RUN, _LANES)
-
-        def scalars(start):
-            cells = [builder.load(builder.gep(start, [integer(c)])) for c in charts]
-            return [splat(builder, cell, _WIDE_SINGLES) for cell in cells]
-
-        def row_of(k):
-            row = builder.gep(pp, [builder.mul(pitch, k)])
-            return [load(builder, builder.gep(row, [integer(at)]), _WIDE_SINGLES) for at in places]
-
-        def add(points, values, sums):
-            n = len(points)
-            return [fused(builder, values[c], points[j], sums[c * n + j]) for c in charts for j in range(n)]
-
-        start = add(row_of(depth), scalars(pr), row_of(builder.add(depth, integer(1))) * CHARTS)
-        sums = each_group(
-            builder,
-            depth,
-            start,
-            lambda k, sums: add(row_of(k), scalars(builder.gep(pc, [builder.mul(k, integer(RUN))])), sums),
-            1,
+        pc, ph, pe, pr, pw = (
+            pointer(place, offset) for place, offset in ((0, s0), (2, h0), (3, h0), (6, r0), (9, w0))
         )
-        n = len(places)
-        for c, half in enumerate(scalars(ph)):
-            least = builder.fneg(half)
-            hits = [builder.fcmp_ordered(">=", total, least) for total in sums[c * n : (c + 1) * n]]
-            builder.store(_word_of(builder, hits), builder.gep(pw, [builder.mul(integer(c), stride)]))
+        vectors = RUN // _LANES
+
+        def of_charts(start):
+            cells = [builder.load(builder.gep(start, [integer(c)])) for c in range(CHARTS)]
+            return [splat(builder, cell, _SINGLES) for cell in cells]
+
+        def of_points(k):
+            row = builder.gep(pr, [builder.mul(pitch, k)])
+            return [load(builder, builder.gep(row, [integer(_LANES * j)]), _SINGLES) for j in range(vectors)]
+
+        def add(points, charts, sums):
+            pairs = [(chart, point) for chart in charts for point in points]
+            return [fused(builder, *pair, total) for pair, total in zip(pairs, sums, strict=True)]
+
+        def add_column(k, sums):
+            return add(of_points(k), of_charts(builder.gep(pc, [builder.mul(k, integer(RUN))])), sums)
+
+        lifts = of_points(builder.add(depth, integer(1)))
+        start = add(of_points(depth), of_charts(pe), lifts * CHARTS)
+        sums = each_group(builder, depth, start, add_column, 1)
+        for c, half_norm in enumerate(of_charts(ph)):
+            least = builder.fneg(half_norm)
+            own = sums[c * vectors : (c + 1) * vectors]
+            word = _word_of(builder, [builder.fcmp_ordered(">=", total, least) for total in own])
+            builder.store(word, builder.gep(pw, [builder.mul(integer(c), stride)]))
         return context.get_dummy_value()
 
     return sig, codegen
 
 
 def _make_append(element, kind):
+    """Return an intrinsic that appends chosen numbers to a list, with the instruction of AVX-512 for that.
+
+    For every bit j of `word` in their order, values[v0 + j] goes to out[count], out[count + 1], ...; returns
+    the new count. `values` has 64 numbers from v0 on, and behind the list there is room for 15 more.
+    """
+    vector = ir.VectorType(element, _CHOSEN)
+
     @intrinsic
-    def append(typingctx, word, values, v0, out, o0):
+    def append(typingctx, word, values, v0, out, count):
         i64 = types.int64
         sig = i64(types.uint64, values, i64, out, i64)
 
         def codegen(context, builder, signature, args):
-            word, values, v0, out, count = args
-            vector, mask = ir.VectorType(element, _CHUNK), ir.VectorType(_BIT, _CHUNK)
+            word, _, v0, _, count = args
             compress = cgutils.get_or_insert_function(
                 builder.module,
-                ir.FunctionType(vector, [vector, vector, mask]),
-                f"llvm.x86.avx512.mask.compress.v{_CHUNK}{kind}",
+                ir.FunctionType(vector, [vector, vector, _MASK]),
+                f"llvm.x86.avx512.mask.compress.v{_CHOSEN}{kind}",
             )
-            source = pointer_to(context, builder, signature.args[1], values, v0)
-            target = pointer_to(context, builder, signature.args[3], out, integer(0))
-            for lane in range(0, RUN, _CHUNK):
-                bits = builder.trunc(builder.lshr(word, integer(lane)), ir.IntType(_CHUNK))
-                own = load(builder, builder.gep(source, [integer(lane)]), vector)
-                front = builder.call(compress, [own, ir.Constant(vector, None), builder.bitcast(bits, mask)])
-                store(builder, front, builder.gep(target, [count]))
+            source = pointer_to(context, builder, signature.args[1], args[1], v0)
+            target = pointer_to(context, builder, signature.args[3], args[3], integer(0))
+            for first in range(0, RUN, _CHOSEN):
+                bits = builder.trunc(builder.lshr(word, integer(first)), ir.IntType(_CHOSEN))
+                own = load(builder, builder.gep(source, [integer(first)]), vector)
+                chosen = [own, ir.Constant(vector, None), builder.bitcast(bits, _MASK)]
+                store(builder, builder.call(compress, chosen), builder.gep(target, [count]))
                 count = builder.add(count, builder.zext(builder.ctpop(bits), I64))
             return count
 
@@ -287,15 +326,56 @@ def _make_append(element, kind):
 
 @device(inline=True)
 def _append_one_by_one(word, values, v0, out, count):
-    one = np.uint64(1)
+    """Append chosen numbers to a list, as the intrinsics of `_make_append` do."""
+    flat, one = out.reshape(-1), np.uint64(1)
     while word != 0:
-        out[count] = values[v0 + count_trailing_zeros(word)]
+        flat[count] = values[v0 + count_trailing_zeros(word)]
         word &= word - one
         count += 1
     return count
 
 
-sketch_points, see_run, chart_words = _sketch_points, _see_run, _chart_words
+def _plain_sketch_points(x, x0, width, center, axes, depth, scale, gaps, turned, q0, pitch, norms):
+    flat = turned.reshape(-1)
+    for i in range(POINTS):
+        left = scale * (x.reshape(-1)[x0 + i * width : x0 + (i + 1) * width] - center)
+        point = axes[:depth] @ left
+        left = left - point @ axes[:depth]
+        flat[q0 + i : q0 + i + (depth + 1) * pitch : pitch] = *point, np.sqrt(left @ left)
+        norms[q0 + i] = point @ point + left @ left if norms[q0 + i] >= 0.0 else np.nan
+
+
+def _plain_see_run(turned, q0, pitch, norms, low, high, b0, rested, middles, m0, depth, limits, run, words):
+    spread, limit, rounding, base, share = limits
+    sides = depth + rested
+    points = turned.reshape(-1)[q0 + np.arange(depth + 1)[:, None] * pitch + np.arange(RUN)]
+    below, above = (side.reshape(-1)[b0 : b0 + sides, None] for side in (low, high))
+    gaps = (np.maximum(np.maximum(below - points[:sides], points[:sides] - above), 0.0) ** 2).sum(axis=0)
+    error = rounding * norms[q0 : q0 + RUN]
+    rows = run[: (depth + 2) * RUN].reshape(depth + 2, RUN)
+    rows[:depth] = points[:depth] - middles.reshape(-1)[m0 : m0 + depth, None]
+    rows[depth] = points[depth]
+    squares = (rows[:depth].astype(np.float64) ** 2).sum(axis=0) + points[depth] ** 2
+    largest = np.where(squares > spread, squares, spread)
+    slack = share * largest + (base + error)
+    near, sure = gaps <= limit + error, (slack < 1.0) & (largest < SINGLE_MOST)
+    rows[depth + 1] = np.where(sure, 0.5 * (1.0 + slack - squares), np.inf)
+    for place, hits in enumerate((near, near & ~sure)):
+        words[place] = sum(1 << int(j) for j in np.flatnonzero(hits))
+
+
+def _plain_chart_words(single, s0, half_norms, rests, h0, depth, runs, pitch, r0, words, w0, stride):
+    rows = runs.reshape(-1)[r0 + np.arange(depth + 2)[:, None] * pitch + np.arange(RUN)]
+    for c in range(CHARTS):
+        chart = single.reshape(-1)[s0 + c : s0 + c + RUN * depth : RUN]
+        products = chart @ rows[:depth] + rests.reshape(-1)[h0 + c] * rows[depth] + rows[depth + 1]
+        hits = np.flatnonzero(products >= -half_norms.reshape(-1)[h0 + c])
+        words.reshape(-1)[w0 + c * stride] = sum(1 << int(j) for j in hits)
+
+
+sketch_points = _plain_sketch_points if JIT_DISABLED else _sketch_points
+see_run = _plain_see_run if JIT_DISABLED else _see_run
+chart_words = _plain_chart_words if JIT_DISABLED else _chart_words
 if HAS_COMPRESSION and not JIT_DISABLED:
     append_singles, append_numbers = _make_append(F32, "f32"), _make_append(I32, "i32")
 else:

@@ -13,9 +13,8 @@ SIZES = [(8, 1), (9, 2), (12, 3), (13, 4), (20, 5), (21, 7), (30, 11)]
 
 
 @kernel
-def _add(x, near, count, frames, slopes, f0, d, D, masses, h2, how, gaps, sums, totals):
-    share = 1.0 / h2
-    add_chart(x, near, 0, count, frames, slopes, f0, d, D, masses, 1, h2, share, how, gaps, sums, totals)
+def _add(x, near, count, frames, slopes, f0, d, mass, h2, how, gaps, sums, totals):
+    add_chart(x, near, count, frames, slopes, f0, d, mass, h2, 1.0 / h2, how, gaps, sums, totals)
 
 
 def _plain(X, center, frames, offset, slopes, mass, h2, how, near):
@@ -47,7 +46,7 @@ def _run(sample, chart, how, near, mass=1.3):
     second = pack_parts(offsets, slopes) if how else first
     found, f0 = np.array([*near, *[0] * (POINTS - 1)], np.int32), chart * first.shape[1]
     gaps = np.full(POINTS * width + 8, GUARD)
-    _add(x, found, len(near), first, second, f0, d, D, np.array([GUARD, mass]), h2, how, gaps, sums, totals)
+    _add(x, found, len(near), first, second, f0, d, mass, h2, how, gaps, sums, totals)
     assert (found[len(near) :] == len(X)).all()  # what fills up the last points
     assert (gaps[POINTS * width :] == GUARD).all()
     assert not sums[:, D:].any()

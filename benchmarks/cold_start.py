@@ -36,12 +36,14 @@ rng = np.random.default_rng(0)
 angles = rng.uniform(0.0, 6.2832, 2_050)
 points = np.column_stack([np.cos(angles), np.sin(angles)])
 Y, Z = points[50:], points[:50] + 0.01
+Y_wide, Z_wide = rng.normal(size=(2_000, 12)), rng.normal(size=(50, 12))
 budget = d.Budget(1.0, 1e-6)
 """
 ROUTES = {
     "release_moments": "d.release_moments(Y, Z, bandwidth=0.5, budget=budget)",
     "release_atlas": "d.release_atlas(Y, Z, dim=1, budget=budget, accept_risk=True)",
     "Atlas.load, transform": "d.Atlas.load(sys.argv[1]).transform(Z)",
+    "Atlas.load, transform, charts in 12 columns": "d.Atlas.load(sys.argv[3]).transform(Z_wide)",
     "release_mixture": "d.release_mixture(Y, budget=budget, components=2, accept_risk=True)",
     "Mixture.load, transform": "d.Mixture.load(sys.argv[2]).transform(Z, 0.1)",
     "dp_projector": "d.dp_projector(Y, Z[0], 0.5, 1, budget)",
@@ -58,6 +60,10 @@ print(json.dumps(compilation.seconds))
 _MODELS = """
 d.release_atlas(Y, Z, dim=1, budget=d.Budget(50.0, 1e-3), accept_risk=True).save(sys.argv[1])
 d.release_mixture(Y, budget=d.Budget(50.0, 1e-3), components=2, accept_risk=True).save(sys.argv[2])
+settings = {"dim": 2, "bandwidth": 4.0, "budget": d.Budget(50.0, 1e-3), "accept_risk": True}
+wide = d.release_atlas(Y_wide, Z_wide, **settings)
+assert wide.subspace is None
+wide.save(sys.argv[3])
 """
 
 
@@ -95,7 +101,7 @@ def twice(name: str, code: str, cache: str, *arguments: str) -> tuple[list[str],
 
 def show_routes(names: Sequence[str], rows: list[list[str]], folder: str) -> str:
     """Time routes with an empty cache and with a full one, after the `rows` that are there already."""
-    models = [os.path.join(folder, name) for name in ("atlas.dpmd", "mixture.dpmd")]
+    models = [os.path.join(folder, name) for name in ("atlas.dpmd", "mixture.dpmd", "wide.dpmd")]
     if names:
         run(_DATA + _MODELS, os.path.join(folder, "all"), *models)
     for name in names:

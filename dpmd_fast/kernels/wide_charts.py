@@ -49,7 +49,6 @@ def _add_by_charts(leaf, found, sizes, numbers, words, near, field, x, gaps, sum
 @device(inline=True)
 def _add_by_points(here, words, near, field, x, gaps, moves, weights, sums, totals):
     """Add the charts that may reach a point, one point after the other. Clears the words."""
-    frames, steps, d, masses, h2, share, how = field
     one = np.uint64(1)
     for q in range(here):
         count = np.int64(0)
@@ -61,24 +60,7 @@ def _add_by_points(here, words, near, field, x, gaps, moves, weights, sums, tota
                 word &= word - one
                 count += 1
         if count > 0:
-            add_to_point(
-                x,
-                q,
-                near,
-                count,
-                frames,
-                steps,
-                d,
-                masses,
-                h2,
-                share,
-                how,
-                gaps,
-                moves,
-                weights,
-                sums,
-                totals,
-            )
+            add_to_point(x, q, near, count, field, gaps, moves, weights, sums, totals)
 
 
 @device(inline=True)

@@ -35,76 +35,46 @@ def _make_weigh_charts(count):
     """Return an intrinsic for what `count` directions of some charts move a point by.
 
     The charts are near[n0], near[n0 + 1], ..., as many as a vector has lanes; all but the first `left` get no
-    weight. A chart's part begins `f0` elements behind its first in `frames` and `slopes`, which have rows of
-    `stride` elements. The point is row `q` of `x`. What `planes.py` adds to sums for each chart is added to
-    row `q` of `sums` if the part is a chart's only one, otherwise put into a row of `moves`, from element m0
-    on; what it adds to totals is put into `weights`, unless how = 2. `gaps` is scratch for as many rows.
+    weight. `field` are the frames and slopes of `planes.py`, the masses, and the length of a chart's row in
+    the former, whose part begins with element f0; `tent` are h2 and share. The point is row `q` of `x`.
+
+    What `planes.py` adds to sums for each chart is added to row `q` of `sums` if `only` says that the part is
+    a chart's only one, otherwise put into a row of `moves`, from element m0 on; what it adds to totals is put
+    into `weights`, unless how = 2. `gaps` is scratch for as many rows.
     """
     slots = count + 1
 
     @intrinsic
     def weigh_charts(
-        typingctx,
-        x,
-        q,
-        near,
-        n0,
-        left,
-        frames,
-        slopes,
-        stride,
-        f0,
-        width,
-        masses,
-        h2,
-        share,
-        how,
-        gaps,
-        only,
-        sums,
-        moves,
-        m0,
-        weights,
+        typingctx, x, q, near, n0, left, field, f0, width, tent, how, gaps, only, sums, moves, m0, weights
     ):
-        i64, f64 = types.int64, types.float64
+        i64 = types.int64
+        alone = types.boolean
         sig = types.void(
-            x,
-            i64,
-            near,
-            i64,
-            i64,
-            frames,
-            slopes,
-            i64,
-            i64,
-            i64,
-            masses,
-            f64,
-            f64,
-            i64,
-            gaps,
-            types.boolean,
-            sums,
-            moves,
-            i64,
-            weights,
+            x, i64, near, i64, i64, field, i64, i64, tent, i64, gaps, alone, sums, moves, i64, weights
         )
 
         def codegen(context, builder, signature, args):
-            _, q, _, n0, left, _, _, stride, f0, width, _, h2, share, how, _, only, _, _, m0, _ = args
+            _, q, _, n0, left, _, f0, width, _, how, _, only, _, _, m0, _ = args
 
             def pointer(place, offset):
                 return pointer_to(context, builder, signature.args[place], args[place], offset)
 
+            def of_field(place, offset):
+                array = builder.extract_value(args[5], place)
+                return pointer_to(context, builder, signature.args[5].types[place], array, offset)
+
+            stride = builder.extract_value(args[5], 3)
+            h2, share = (splat(builder, builder.extract_value(args[8], place), VECTOR) for place in (0, 1))
             row = builder.mul(q, width)
-            px, ps = pointer(0, row), pointer(16, row)
-            listed, of_masses = pointer(2, n0), pointer(10, integer(0))
-            pg, pm, pw = pointer(14, integer(0)), pointer(17, m0), pointer(19, integer(0))
+            px, ps = pointer(0, row), pointer(12, row)
+            listed, of_masses = pointer(2, n0), of_field(2, integer(0))
+            pg, pm, pw = pointer(10, integer(0)), pointer(13, m0), pointer(15, integer(0))
             numbers = [
                 builder.zext(builder.load(builder.gep(listed, [integer(i)])), I64) for i in range(WIDTH)
             ]
             starts = [builder.add(builder.mul(number, stride), f0) for number in numbers]
-            of_frames, of_slopes = ([pointer(place, start) for start in starts] for place in (5, 6))
+            of_frames, of_slopes = ([of_field(place, start) for start in starts] for place in (0, 1))
             masses = _ZERO
             for lane, number in enumerate(numbers):
                 mass = builder.load(builder.gep(of_masses, [number]))
@@ -142,9 +112,7 @@ def _make_weigh_charts(count):
             again = builder.icmp_signed("==", how, integer(2))
             sign = builder.select(pulls, ir.Constant(F64, -1.0), ir.Constant(F64, 1.0))
             sign = splat(builder, builder.select(again, ir.Constant(F64, 0.0), sign), VECTOR)
-            tent = builder.fmul(
-                splat(builder, share, VECTOR), builder.fsub(splat(builder, h2, VECTOR), square)
-            )
+            tent = builder.fmul(share, builder.fsub(h2, square))
             tent = builder.select(builder.fcmp_ordered(">", tent, _ZERO), tent, _ZERO)
             places = ir.VectorType(I64, WIDTH)
             there = builder.icmp_signed(
@@ -185,27 +153,10 @@ def _make_weigh_charts(count):
         return sig, codegen
 
     def plain_weigh_charts(
-        x,
-        q,
-        near,
-        n0,
-        left,
-        frames,
-        slopes,
-        stride,
-        f0,
-        width,
-        masses,
-        h2,
-        share,
-        how,
-        gaps,
-        only,
-        sums,
-        moves,
-        m0,
-        weights,
+        x, q, near, n0, left, field, f0, width, tent, how, gaps, only, sums, moves, m0, weights
     ):
+        frames, slopes, masses, stride = field
+        h2, share = tent
         for lane, a in enumerate(near[n0 : n0 + min(left, WIDTH)]):
 
             def rows(values, first):
@@ -269,144 +220,38 @@ _c1, _c2, _c3, _c4, _c5 = (_make_weigh_charts(count) for count in range(1, TOGET
 
 
 @device(inline=True)
-def add_to_point(
-    x, q, near, count, frames, slopes, d, masses, h2, share, how, gaps, moves, weights, sums, totals
-):
+def add_to_point(x, q, near, count, field, gaps, moves, weights, sums, totals):
     """Add what the charts near[:count] move point `q` by to its rows of `sums` and `totals`.
 
-    `near` has room for as many more as a vector has lanes; `moves` (parts, lanes, width), `weights` (lanes)
-    and `gaps` (as many rows) are scratch. Other arguments are those of `planes.add_chart`.
+    `field` are the frames, slopes, d, masses, h2, share and how of `planes.add_chart`. `near` has room for as
+    many more as a vector has lanes; `moves` (parts, lanes, width), `weights` (lanes) and `gaps` (as many
+    rows) are scratch.
     """
-    width, stride = x.shape[1], frames.shape[1]
-    only = d <= TOGETHER
-    F, S, M, T, W = frames, slopes, masses, sums, weights
+    frames, slopes, d, masses, h2, share, how = field
+    F, tent, width = (frames, slopes, masses, frames.shape[1]), (h2, share), x.shape[1]
+    one, S, M, W = d <= TOGETHER, sums, moves, weights
     for i in range(count, count + WIDTH - 1):
         near[i] = near[count - 1]
     for i in range(0, count, WIDTH):
-        left, e, at, once, parts = count - i, d, 0, how, 0
+        left, e, at, own, parts = count - i, d, 0, how, 0
         while e > 0:
-            here, to = min(e, TOGETHER), parts * WIDTH * width
+            here, m0 = min(e, TOGETHER), parts * WIDTH * width
             if here == 5:
-                _c5(
-                    x,
-                    q,
-                    near,
-                    i,
-                    left,
-                    F,
-                    S,
-                    stride,
-                    at,
-                    width,
-                    M,
-                    h2,
-                    share,
-                    once,
-                    gaps,
-                    only,
-                    T,
-                    moves,
-                    to,
-                    W,
-                )
+                _c5(x, q, near, i, left, F, at, width, tent, own, gaps, one, S, M, m0, W)
             elif here == 4:
-                _c4(
-                    x,
-                    q,
-                    near,
-                    i,
-                    left,
-                    F,
-                    S,
-                    stride,
-                    at,
-                    width,
-                    M,
-                    h2,
-                    share,
-                    once,
-                    gaps,
-                    only,
-                    T,
-                    moves,
-                    to,
-                    W,
-                )
+                _c4(x, q, near, i, left, F, at, width, tent, own, gaps, one, S, M, m0, W)
             elif here == 3:
-                _c3(
-                    x,
-                    q,
-                    near,
-                    i,
-                    left,
-                    F,
-                    S,
-                    stride,
-                    at,
-                    width,
-                    M,
-                    h2,
-                    share,
-                    once,
-                    gaps,
-                    only,
-                    T,
-                    moves,
-                    to,
-                    W,
-                )
+                _c3(x, q, near, i, left, F, at, width, tent, own, gaps, one, S, M, m0, W)
             elif here == 2:
-                _c2(
-                    x,
-                    q,
-                    near,
-                    i,
-                    left,
-                    F,
-                    S,
-                    stride,
-                    at,
-                    width,
-                    M,
-                    h2,
-                    share,
-                    once,
-                    gaps,
-                    only,
-                    T,
-                    moves,
-                    to,
-                    W,
-                )
+                _c2(x, q, near, i, left, F, at, width, tent, own, gaps, one, S, M, m0, W)
             else:
-                _c1(
-                    x,
-                    q,
-                    near,
-                    i,
-                    left,
-                    F,
-                    S,
-                    stride,
-                    at,
-                    width,
-                    M,
-                    h2,
-                    share,
-                    once,
-                    gaps,
-                    only,
-                    T,
-                    moves,
-                    to,
-                    W,
-                )
+                _c1(x, q, near, i, left, F, at, width, tent, own, gaps, one, S, M, m0, W)
             e -= TOGETHER
             at += (TOGETHER + 1) * width
-            once = 2
+            own = 2
             parts += 1
         lanes = min(WIDTH, left)
-        if not only:
+        if not one:
             add_moves(moves, parts, lanes, width, sums, q * width)
         for lane in range(lanes):
             totals[q, 0] += weights[lane]

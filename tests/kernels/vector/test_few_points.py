@@ -17,9 +17,8 @@ SIZES = [(9, 1), (9, 2), (12, 3), (13, 4), (20, 5), (21, 7), (30, 11)]
 
 @kernel
 def _by_point(x, q, near, count, frames, slopes, d, masses, h2, how, gaps, moves, weights, sums, totals):
-    add_to_point(
-        x, q, near, count, frames, slopes, d, masses, h2, 1.0 / h2, how, gaps, moves, weights, sums, totals
-    )
+    field = frames, slopes, d, masses, h2, 1.0 / h2, how
+    add_to_point(x, q, near, count, field, gaps, moves, weights, sums, totals)
 
 
 @kernel

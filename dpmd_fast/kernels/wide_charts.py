@@ -1,8 +1,8 @@
 """Points with many columns moved by a field of charts: a loop of `charts.py`.
 
-A point has few charts of a leaf in reach: one chart after the other is added to the points that it may reach
-(`vector/planes.py`). In a small block that would be a point or two: there the charts are added to one point
-after the other (`vector/few_points.py`), with the same bits.
+One chart after the other is added to the points that it may reach (`vector/planes.py`). In a small block that
+may be a point or two: there the charts are added to one point after the other (`vector/few_points.py`), with
+the same bits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from dpmd_fast.kernels.chart_blocks import FEW, clear, fetch, store
 from dpmd_fast.kernels.jit import device, kernel
 from dpmd_fast.kernels.search.index import LEAF
-from dpmd_fast.kernels.vector.bits import count_trailing_zeros
+from dpmd_fast.kernels.vector.bits import count_ones, count_trailing_zeros
 from dpmd_fast.kernels.vector.few_points import add_to_point
 from dpmd_fast.kernels.vector.lanes import LANES
 from dpmd_fast.kernels.vector.panels import aligned_panel
@@ -30,7 +30,9 @@ from dpmd_fast.kernels.wide_search import (
 from dpmd_fast.kernels.width import WIDTH
 
 WIDE_BLOCK = 1536  # points that go through the charts together
-FEW_POINTS = 96  # in a block: with so few, charts are added to one point after the other
+FEW_POINTS = 24  # in a block: with so few, charts are added to one point after the other
+SOME_POINTS = 256  # with so few, that depends on how many of them are near a chart
+SHARED = 3.5  # points near a chart, on average over those that have any: with more, chart after chart
 
 
 @device(inline=True)
@@ -47,14 +49,40 @@ def _add_by_charts(leaf, found, sizes, numbers, words, near, field, x, gaps, sum
 
 
 @device(inline=True)
-def _add_by_points(here, words, near, field, x, gaps, moves, weights, sums, totals):
-    """Add the charts that may reach a point, one point after the other. Clears the words."""
+def _is_shared(leaf, found, sizes, words):
+    """Return True if the charts of a leaf that may reach a point may reach many."""
+    pairs, charts = 0, 0
+    for j in range(min(LEAF, sizes[0] - leaf * LEAF)):
+        own = 0
+        for i in range((found + RUN - 1) // RUN):
+            own += count_ones(words[j, i])
+        pairs += own
+        charts += own > 0
+    return pairs > SHARED * charts
+
+
+@device(inline=True)
+def _put_off(leaf, found, sizes, numbers, words, reach):
+    """Set reach[q, leaf] to the charts of a leaf that may reach point q, from the words of these charts."""
+    one = np.uint64(1)
+    for j in range(min(LEAF, sizes[0] - leaf * LEAF)):
+        chart = one << np.uint64(j)
+        for i in range((found + RUN - 1) // RUN):
+            word = words[j, i]
+            while word != 0:
+                reach[numbers[i * RUN + count_trailing_zeros(word)], leaf] |= chart
+                word &= word - one
+
+
+@device
+def _add_by_points(here, reach, near, field, x, gaps, moves, weights, sums, totals):
+    """Add the charts that may reach a point, one point after the other. Clears `reach`."""
     one = np.uint64(1)
     for q in range(here):
         count = np.int64(0)
-        for leaf in range(words.shape[1]):
-            word = words[q, leaf]
-            words[q, leaf] = 0
+        for leaf in range(reach.shape[1]):
+            word = reach[q, leaf]
+            reach[q, leaf] = 0
             while word != 0:
                 near[count] = leaf * LEAF + count_trailing_zeros(word)
                 word &= word - one
@@ -90,12 +118,13 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
     m, D = X.shape
     width, n_leaves = sketch[1].shape[1], len(boxes[2])
     most = max(1, min(WIDE_BLOCK, m))
-    by_points = most <= FEW_POINTS
+    few, some = most <= FEW_POINTS, most <= SOME_POINTS
     room = search_room(most, sizes[1])
     norms, numbers = room[1], room[6]
     rows = len(norms)
-    words = np.zeros((most, n_leaves) if by_points else (LEAF, rows // RUN), np.uint64)
-    near = np.empty(n_leaves * LEAF + WIDTH if by_points else len(numbers) + POINTS, np.int32)
+    words = np.empty((LEAF, rows // RUN), np.uint64)
+    reach = np.zeros((most if some else 0, n_leaves), np.uint64)
+    near = np.empty(max(n_leaves * LEAF + WIDTH, len(numbers) + POINTS), np.int32)
     x, sums, totals = np.zeros((rows + 1, width)), np.empty((rows + 1, width)), np.empty((rows + 1, 1))
     gaps = aligned_panel(width // LANES, POINTS)
     moves, weights = np.empty(((d + TOGETHER - 1) // TOGETHER, WIDTH, width)), np.empty(WIDTH)
@@ -112,15 +141,23 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
             set_box(here, sizes[3], room)
             clear(sums)
             clear(totals)
+            waits = False
             for leaf in range(n_leaves):
                 found = collect(leaf, here, sizes, sketch, boxes, room)
-                if by_points:
+                if few:
                     for i in range(found):
-                        words[numbers[i], leaf] = near_charts(leaf, i, sizes, sketch, boxes, room)
-                else:
-                    near_points(leaf, found, sizes, sketch, boxes, room, words)
-                    _add_by_charts(leaf, found, sizes, numbers, words, near, field, x, gaps, sums, totals)
-            if by_points:
-                _add_by_points(here, words, near, field, x, gaps, moves, weights, sums, totals)
+                        reach[numbers[i], leaf] = near_charts(leaf, i, sizes, sketch, boxes, room)
+                    continue
+                near_points(leaf, found, sizes, sketch, boxes, room, words)
+                if some and not _is_shared(leaf, found, sizes, words):
+                    _put_off(leaf, found, sizes, numbers, words, reach)
+                    waits = True
+                    continue
+                if waits:
+                    _add_by_points(here, reach, near, field, x, gaps, moves, weights, sums, totals)
+                    waits = False
+                _add_by_charts(leaf, found, sizes, numbers, words, near, field, x, gaps, sums, totals)
+            if few or waits:
+                _add_by_points(here, reach, near, field, x, gaps, moves, weights, sums, totals)
             _step(x, norms, sums, totals, strength, here, D)
         store(x, norms, order, begin, here, X, reached)

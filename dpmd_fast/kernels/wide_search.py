@@ -31,7 +31,8 @@ def search_room(most, depth):
 
     They are sketches by coordinates, with rests in the last row, and their squared lengths; the box around
     the block; a run about the middle of a leaf, with rests and lifts, and two words of it; the same of the
-    points that were collected, and their numbers; numbers to choose from; one point.
+    points that were collected, and their numbers; numbers to choose from; one point. What is no point's, but
+    in a run, is finite.
     """
     rows = RUN * ((most + RUN - 1) // RUN)
     more = rows + RUN  # vectors are written whole: up to one run follows the last number that counts
@@ -39,12 +40,12 @@ def search_room(most, depth):
     for q in range(rows):
         places[q] = q
     return (
-        np.empty((depth + 1, rows)),
+        np.zeros((depth + 1, rows)),
         np.empty(rows),
         np.empty((depth + 2, 2)),
         np.empty((depth + 2) * RUN, np.float32),
         np.empty(2, np.uint64),
-        np.empty((depth + 2, more), np.float32),
+        np.zeros((depth + 2, more), np.float32),
         np.empty(more, np.int32),
         places,
         np.empty(depth, np.float32),

@@ -13,7 +13,7 @@ from dpmd_fast.kernels.chart_blocks import FEW
 from dpmd_fast.kernels.charts import FAR, WIDE, apply_fields, make_field, move
 from dpmd_fast.kernels.narrow_charts import BLOCK
 from dpmd_fast.kernels.search.index import LEAF
-from dpmd_fast.kernels.wide_charts import FEW_POINTS, WIDE_BLOCK
+from dpmd_fast.kernels.wide_charts import FEW_POINTS, SHARED, SOME_POINTS, WIDE_BLOCK
 
 SIZES = [
     (2, 1, 5),
@@ -68,7 +68,7 @@ def test_a_point_moves_the_same_in_every_company(D, K):
     together = move(field, X, 2)[0]
     order = rng.permutation(len(X))
     np.testing.assert_array_equal(move(field, X[order], 1)[0], together[order])
-    edges = (FEW_POINTS, WIDE_BLOCK) if D >= WIDE else (BLOCK,)
+    edges = (FEW_POINTS, SOME_POINTS, WIDE_BLOCK) if D >= WIDE else (BLOCK,)
     for rows in [edge + more for edge in edges for more in (-1, 0, 1, edge + 1)]:
         np.testing.assert_array_equal(move(field, X[:rows], 1)[0], together[:rows])
     one_by_one = np.concatenate([move(field, X[i : i + 1], 1)[0] for i in range(0, len(X), 97)])
@@ -114,7 +114,7 @@ def test_a_record_without_place_is_out_of_reach(bad, D, rows):
 
 @pytest.mark.parametrize("radius", [1e-3, 1e-9, 1e-20, 1e-150])
 @pytest.mark.parametrize("D", [3, 9, 20])
-@pytest.mark.parametrize("rows", [FEW_POINTS, FEW_POINTS + 1])
+@pytest.mark.parametrize("rows", [FEW_POINTS, FEW_POINTS + 1, SOME_POINTS + 1])
 def test_charts_of_a_leaf_far_from_each_other(radius, D, rows):
     """In units of the radius: single precision tells less and less of them, at last nothing."""
     centers, tangents, masses, rng = charts(D, 2, LEAF + 6, seed=6)
@@ -125,6 +125,40 @@ def test_charts_of_a_leaf_far_from_each_other(radius, D, rows):
     np.testing.assert_array_equal(reached, ref_reached)
     np.testing.assert_allclose(moved, ref, rtol=1e-14, atol=1e-15)
     assert reached.any()
+
+
+def coarsely_near(field, X):
+    """Return which points a chart may reach, as far as sketches tell: (points, charts)."""
+    index = field.balls
+
+    def sketches(points):
+        gaps = (points - index.center) / index.radius
+        inside = gaps @ index.axes
+        outside = np.linalg.norm(gaps - inside @ index.axes.T, axis=1)
+        return np.column_stack([inside, outside])
+
+    gaps = sketches(X)[:, None] - sketches(field.centers)
+    return (gaps**2).sum(axis=2) < 1.0
+
+
+@pytest.mark.parametrize("rows", [3 * FEW_POINTS, SOME_POINTS])
+def test_leaves_with_few_and_with_many_points_near_a_chart(rows):
+    """Charts of the former are put off, and added before those of the latter: each point in its order."""
+    D, K, rng = 9, 10 * LEAF, np.random.default_rng(8)
+    spread = np.array([1.0] * 3 + [0.1] * (D - 3))
+    centers, X = spread * rng.normal(size=(K, D)), spread * rng.normal(size=(rows, D))
+    masses, tangents = rng.uniform(0.5, 2.0, K), np.linalg.qr(rng.normal(size=(K, D, 2)))[0]
+    radius = 0.8 if rows < SOME_POINTS else 0.55
+    field = make_field(centers, tangents, masses, radius)
+    leaves = coarsely_near(field, X).reshape(rows, -1, LEAF).transpose(1, 0, 2)
+    shared = leaves.sum(axis=(1, 2)) > SHARED * leaves.any(axis=1).sum(axis=1)
+    assert set(np.diff(shared.astype(int)).tolist()) == {-1, 0, 1}
+    moved = move(field, X, 1)[0]
+    one_by_one = np.concatenate([move(field, X[q : q + 1], 1)[0] for q in range(rows)])
+    np.testing.assert_array_equal(moved, one_by_one)
+    some = slice(0, rows, 5)
+    ref = naive.atlas_move(X[some], centers, tangents, masses, radius)[0]
+    np.testing.assert_allclose(moved[some], ref, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.kernels

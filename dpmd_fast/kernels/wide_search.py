@@ -120,27 +120,14 @@ def collect(leaf, here, sizes, sketch, boxes, room):
     middles, (spreads, leaf_sizes, low, high) = sketch[2], boxes
     if is_far(around, low, high, leaf, rounding * leaf_sizes[leaf]):
         return 0
-    sides, pitch = low.shape[1], close.shape[1]
+    sides, pitch, rows = low.shape[1], turned.shape[1], close.shape[1]
+    rested = sides - depth
     own = rounding * (1.0 + leaf_sizes[leaf])
     limits = spreads[leaf], 1.0 + rounding + own, rounding, own, (depth + 8) * SINGLE_EPS * 4.0
     found, one = 0, np.uint64(1)
     for q in range(0, here, RUN):
-        see_run(
-            turned,
-            q,
-            turned.shape[1],
-            norms,
-            low,
-            high,
-            leaf * sides,
-            sides - depth,
-            middles,
-            leaf * middles.shape[1],
-            depth,
-            limits,
-            run,
-            words,
-        )
+        count, b0, m0 = min(RUN, here - q), leaf * sides, leaf * middles.shape[1]
+        see_run(turned, q, pitch, norms, count, low, high, b0, rested, middles, m0, depth, limits, run, words)
         near, wild = words[0], words[1]
         if near == 0:
             continue
@@ -150,7 +137,7 @@ def collect(leaf, here, sizes, sketch, boxes, room):
             for k in range(depth + 1):
                 run[k * RUN + j] = 0.0
         for k in range(depth + 2):
-            append_singles(near, run, k * RUN, close, k * pitch + found)
+            append_singles(near, run, k * RUN, close, k * rows + found)
         found = append_numbers(near, places, q, numbers, found)
     for i in range(found, RUN * ((found + RUN - 1) // RUN)):
         close[depth + 1, i] = -np.inf

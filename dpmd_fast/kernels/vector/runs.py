@@ -34,7 +34,7 @@ from dpmd_fast.kernels.width import HAS_COMPRESSION, WIDTH
 
 RUN = 64
 CHARTS = 4 if WIDTH == 8 else 1  # that are compared with a run together: their sums stay in registers
-_TOGETHER = 4  # vectors of points that are seen together
+_TOGETHER = 2  # vectors of points that are seen together
 _LANES = 2 * WIDTH  # of single precision in a vector
 _HALF_SINGLES, _SINGLES = ir.VectorType(F32, WIDTH), ir.VectorType(F32, _LANES)
 _CHOSEN = 16  # numbers that are moved together
@@ -147,32 +147,34 @@ def _sketch_points(typingctx, x, x0, width, center, axes, depth, scale, gaps, tu
 
 @intrinsic
 def _see_run(
-    typingctx, turned, q0, pitch, norms, low, high, b0, rested, middles, m0, depth, limits, run, words
+    typingctx, turned, q0, pitch, norms, count, low, high, b0, rested, middles, m0, depth, limits, run, words
 ):
     """Compare a run of points with a leaf, and shift it to the middle of that.
 
-    Coordinate k of the points begins at element q0 + k pitch of `turned`, of `_sketch_points`. The box of the
-    leaf begins at element b0 of `low` and `high`, its middle at m0 of `middles`; if `rested` is 1 and not 0,
-    the box has a side for rests, too. `limits` are the largest squared length of a chart about the middle,
-    the limit of squared distances from the box, and of the slack the part that grows with the norms, the part
-    that is there for all, and the part that grows with the squared lengths about the middle.
+    It has `count` points; those that fill up the last vectors have a norm of NaN, and are near no box, as are
+    others with such a norm. Coordinate k of the points begins at element q0 + k pitch of `turned`, of
+    `_sketch_points`. The box of the leaf begins at element b0 of `low` and `high`, its middle at m0 of
+    `middles`; if `rested` is 1 and not 0, the box has a side for rests, too. `limits` are the largest squared
+    length of a chart about the middle, the limit of squared distances from the box, and of the slack the part
+    that grows with the norms, the part that is there for all, and the part that grows with the squared
+    lengths about the middle.
 
     Sets `run`, words[0] to the points near the box, and words[1] to those of which single precision tells
-    nothing: their lift is infinite. A point whose norm is NaN is near no box.
+    nothing: their lift is infinite.
     """
     i64 = types.int64
-    sig = types.void(turned, i64, i64, norms, low, high, i64, i64, middles, i64, i64, limits, run, words)
+    sig = types.void(turned, i64, i64, norms, i64, low, high, i64, i64, middles, i64, i64, limits, run, words)
 
     def codegen(context, builder, signature, args):
-        _, q0, pitch, _, _, _, b0, rested, _, m0, depth, _, _, _ = args
+        _, q0, pitch, _, count, _, _, b0, rested, _, m0, depth, _, _, _ = args
 
         def pointer(place, offset):
             return pointer_to(context, builder, signature.args[place], args[place], offset)
 
-        pt, pn, pl, ph, pm = pointer(0, q0), pointer(3, q0), pointer(4, b0), pointer(5, b0), pointer(8, m0)
-        pr, pw = pointer(12, integer(0)), pointer(13, integer(0))
+        pt, pn, pl, ph, pm = pointer(0, q0), pointer(3, q0), pointer(5, b0), pointer(6, b0), pointer(9, m0)
+        pr, pw = pointer(13, integer(0)), pointer(14, integer(0))
         spread, limit, rounding, base, share = (
-            splat(builder, builder.extract_value(args[11], place), VECTOR) for place in range(5)
+            splat(builder, builder.extract_value(args[12], place), VECTOR) for place in range(5)
         )
 
         def everywhere(start, k):
@@ -183,10 +185,11 @@ def _see_run(
             return _larger(builder, side, _ZERO)
 
         def cell(start, k, stride, place):
-            return builder.gep(start, [builder.add(builder.mul(k, stride), integer(place))])
+            return builder.gep(start, [builder.add(builder.mul(k, stride), place)])
 
-        def compare(places):
-            """Emit what is done with some vectors of points; return comparisons: near, near but unsure."""
+        def compare(first, words):
+            """Emit what is done with some vectors of points, from point `first` on; return the words."""
+            places = [builder.add(first, integer(WIDTH * j)) for j in range(_TOGETHER)]
 
             def add(k, sums):
                 below, above, middle = (everywhere(start, k) for start in (pl, ph, pm))
@@ -211,7 +214,7 @@ def _see_run(
                 store(builder, builder.fptrunc(rest, _HALF_SINGLES), cell(pr, depth, integer(RUN), place))
                 side, square = outside(rest, below, above), fused(builder, rest, rest, square)
                 gap = fused(builder, side, side, gap)
-                error = builder.fmul(rounding, load(builder, builder.gep(pn, [integer(place)]), VECTOR))
+                error = builder.fmul(rounding, load(builder, builder.gep(pn, [place]), VECTOR))
                 near.append(builder.fcmp_ordered("<=", gap, builder.fadd(limit, error)))
                 largest = _larger(builder, square, spread)
                 slack = fused(builder, share, largest, builder.fadd(base, error))
@@ -224,15 +227,12 @@ def _see_run(
                 at_lift = cell(pr, builder.add(depth, integer(1)), integer(RUN), place)
                 store(builder, builder.fptrunc(lift, _HALF_SINGLES), at_lift)
                 wild.append(builder.and_(near[-1], builder.not_(sure)))
-            return near, wild
+            return [
+                builder.or_(word, builder.shl(_word_of(builder, hits), first))
+                for word, hits in zip(words, (near, wild), strict=True)
+            ]
 
-        near, wild = integer(0), integer(0)
-        for first in range(0, RUN, _TOGETHER * WIDTH):
-            found = compare([first + WIDTH * j for j in range(_TOGETHER)])
-            near, wild = (
-                builder.or_(word, builder.shl(_word_of(builder, hits), integer(first)))
-                for word, hits in zip((near, wild), found, strict=True)
-            )
+        near, wild = each_group(builder, count, [integer(0)] * 2, compare, _TOGETHER * WIDTH)
         builder.store(near, pw)
         builder.store(wild, builder.gep(pw, [integer(1)]))
         return context.get_dummy_value()
@@ -345,7 +345,9 @@ def _plain_sketch_points(x, x0, width, center, axes, depth, scale, gaps, turned,
         norms[q0 + i] = point @ point + left @ left if norms[q0 + i] >= 0.0 else np.nan
 
 
-def _plain_see_run(turned, q0, pitch, norms, low, high, b0, rested, middles, m0, depth, limits, run, words):
+def _plain_see_run(
+    turned, q0, pitch, norms, count, low, high, b0, rested, middles, m0, depth, limits, run, words
+):
     spread, limit, rounding, base, share = limits
     sides = depth + rested
     points = turned.reshape(-1)[q0 + np.arange(depth + 1)[:, None] * pitch + np.arange(RUN)]

@@ -20,8 +20,10 @@ def run_sketches(x, x0, width, center, axes, depth, scale, gaps, turned, q0, pit
 
 
 @kernel
-def run_see(turned, q0, pitch, norms, low, high, b0, rested, middles, m0, depth, limits, run, words):
-    runs.see_run(turned, q0, pitch, norms, low, high, b0, rested, middles, m0, depth, limits, run, words)
+def run_see(turned, q0, pitch, norms, count, low, high, b0, rested, middles, m0, depth, limits, run, words):
+    runs.see_run(
+        turned, q0, pitch, norms, count, low, high, b0, rested, middles, m0, depth, limits, run, words
+    )
 
 
 @kernel
@@ -74,14 +76,15 @@ def test_sketches(D, depth):
 
 @pytest.mark.parametrize("depth", [1, 5, 24])
 @pytest.mark.parametrize("rested", [0, 1])
-def test_points_near_a_box(depth, rested):
+@pytest.mark.parametrize("count", [POINTS - 1, POINTS + 1, RUN])
+def test_points_near_a_box(depth, rested, count):
     """Integers: distances are exact, and some are as large as the limit."""
     rng = np.random.default_rng([depth, rested])
     leaf, sides, pitch, q0 = 2, depth + rested, 3 * RUN, RUN - 5
     turned = small_integers(rng, depth + 1, pitch)
     turned[depth] = np.abs(turned[depth])
     norms = np.zeros(pitch)
-    norms[q0 + 7] = np.nan
+    norms[q0 + 7] = norms[q0 + count : q0 + RUN] = np.nan
     low, high = small_integers(rng, 4, sides), small_integers(rng, 4, sides)
     low, high = np.minimum(low, high), np.maximum(low, high)
     middles = small_integers(rng, 4, depth)
@@ -90,32 +93,19 @@ def test_points_near_a_box(depth, rested):
         np.maximum(low[leaf, :, None] - points[:sides], points[:sides] - high[leaf, :, None]), 0.0
     )
     gaps = (gaps**2).sum(axis=0)
-    limit = float(np.sort(gaps)[RUN // 2])
+    limit = float(np.sort(gaps[:count])[count // 2])
     limits = 4.0, limit, 0.0, 0.25, 0.0
     run, words = np.full((depth + 2) * RUN + 8, GUARD, np.float32), np.zeros(3, np.uint64)
-    run_see(
-        turned,
-        q0,
-        pitch,
-        norms,
-        low,
-        high,
-        leaf * sides,
-        rested,
-        middles,
-        leaf * depth,
-        depth,
-        limits,
-        run,
-        words,
-    )
+    b0, m0 = leaf * sides, leaf * depth
+    run_see(turned, q0, pitch, norms, count, low, high, b0, rested, middles, m0, depth, limits, run, words)
     near = gaps <= limit
-    near[7] = False
-    assert 0 < near.sum() < RUN - 1
+    near[7] = near[count:] = False
+    assert 0 < near.sum() < count - 1
     assert (gaps == limit).any()
     assert bits_of(words[0]) == near.tolist()
     assert words[1] == words[2] == 0
     rows = run[: (depth + 2) * RUN].reshape(depth + 2, RUN)
+    rows, points = rows[:, :count], points[:, :count]
     np.testing.assert_array_equal(rows[:depth], points[:depth] - middles[leaf, :, None])
     np.testing.assert_array_equal(rows[depth], points[depth])
     lifts = 0.5 * (1.25 - (rows[: depth + 1] ** 2).sum(axis=0))
@@ -142,7 +132,7 @@ def test_where_single_precision_tells_nothing(case):
         turned[0, 4], wild[4] = 1e16, True  # its square is beyond single precision
     low, high, words = np.full((1, 1), -1e17), np.full((1, 1), 1e17), np.zeros(2, np.uint64)
     limits, run = (spread, 1.0, rounding, 0.0, share), np.empty(3 * RUN, np.float32)
-    run_see(turned, 0, RUN, norms, low, high, 0, 0, np.zeros((1, 1)), 0, 1, limits, run, words)
+    run_see(turned, 0, RUN, norms, RUN, low, high, 0, 0, np.zeros((1, 1)), 0, 1, limits, run, words)
     assert bits_of(words[0]) == [True] * RUN
     assert bits_of(words[1]) == wild.tolist()
     assert np.isinf(run[2 * RUN :]).tolist() == wild.tolist()

@@ -20,9 +20,9 @@ from dpmd_fast.kernels.vector.planes import POINTS, TOGETHER, add_chart
 from dpmd_fast.kernels.vector.runs import RUN, append_numbers
 from dpmd_fast.kernels.wide_search import (
     collect,
+    make_room,
     near_charts,
     near_points,
-    search_room,
     set_box,
     set_order,
     set_sketches,
@@ -119,8 +119,8 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
     width, n_leaves = sketch[1].shape[1], len(boxes[2])
     most = max(1, min(WIDE_BLOCK, m))
     few, some = most <= FEW_POINTS, most <= SOME_POINTS
-    room = search_room(most, sizes[1])
-    norms, numbers = room[1], room[6]
+    room = make_room(most, sizes[1])
+    norms, numbers = room.norms, room.numbers
     rows = len(norms)
     words = np.empty((LEAF, rows // RUN), np.uint64)
     reach = np.zeros((most if some else 0, n_leaves), np.uint64)

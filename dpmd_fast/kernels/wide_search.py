@@ -6,6 +6,8 @@ its charts: all of them with one chart after the other, or one point with all ch
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from dpmd_fast.kernels.chart_blocks import find_nearest, is_far, sort_by_leaf
@@ -25,28 +27,35 @@ from dpmd_fast.kernels.vector.runs import (
 )
 
 
-@device(inline=True, memory=True)
-def search_room(most, depth):
-    """Return the arrays of the search for a block of points.
+class Room(NamedTuple):
+    """What the search for a block of points works in."""
 
-    They are sketches by coordinates, with rests in the last row, and their squared lengths; the box around
-    the block; a run about the middle of a leaf, with rests and lifts, and two words of it; the same of the
-    points that were collected, and their numbers; numbers to choose from; one point. What is no point's, but
-    in a run, is finite.
-    """
+    turned: np.ndarray  # the sketches of the points, by coordinates; their rests in the last row
+    norms: np.ndarray  # their squared lengths; NaN for points that stopped
+    around: np.ndarray  # the box around all of them; in the last row the largest limit
+    run: np.ndarray  # 64 of them about the middle of a leaf, with rests and lifts
+    words: np.ndarray  # of these, which are near the leaf, and of which single precision tells nothing
+    close: np.ndarray  # those that are near: sketches about the middle of the leaf, with rests and lifts
+    numbers: np.ndarray  # and their places in the block
+    places: np.ndarray  # 0, 1, 2, ...
+    point: np.ndarray  # a sketch
+
+
+@device(inline=True, memory=True)
+def make_room(most, depth):
+    """Return a room for blocks of up to `most` points. Sketches that are not set yet are zero."""
     rows = RUN * ((most + RUN - 1) // RUN)
-    more = rows + RUN  # vectors are written whole: up to one run follows the last number that counts
     places = np.empty(rows, np.int32)
     for q in range(rows):
         places[q] = q
-    return (
+    return Room(
         np.zeros((depth + 1, rows)),
         np.empty(rows),
         np.empty((depth + 2, 2)),
         np.empty((depth + 2) * RUN, np.float32),
         np.empty(2, np.uint64),
-        np.zeros((depth + 2, more), np.float32),
-        np.empty(more, np.int32),
+        np.zeros((depth + 2, rows), np.float32),
+        np.empty(rows, np.int32),
         places,
         np.empty(depth, np.float32),
     )
@@ -54,22 +63,18 @@ def search_room(most, depth):
 
 @device(inline=True)
 def set_sketches(x, here, sizes, sketch, gaps, room):
-    """Form the sketches of the first points of a block.
-
-    Norms are their squared lengths; points that stopped, whose norm is NaN, keep it. `gaps` is scratch for
-    `POINTS` rows of `x`.
-    """
-    turned, norms = room[0], room[1]
+    """Form the sketches of the first points of a block. `gaps` is scratch for `POINTS` rows of `x`."""
+    turned = room.turned
     width, depth, scale = x.shape[1], sizes[1], 1.0 / sizes[2]
     center, across, pitch = sketch[0], sketch[1], turned.shape[1]
     for q in range(0, here, POINTS):
-        sketch_points(x, q * width, width, center, across, depth, scale, gaps, turned, q, pitch, norms)
+        sketch_points(x, q * width, width, center, across, depth, scale, gaps, turned, q, pitch, room.norms)
 
 
 @device(inline=True)
 def set_box(here, rounding, room):
-    """Set the box around the points of a block that have not stopped; its last row has the largest limit."""
-    turned, norms, around = room[0], room[1], room[2]
+    """Set the box around the points of a block that have not stopped."""
+    turned, norms, around = room.turned, room.norms, room.around
     largest = 0.0
     for q in range(here):
         largest = norms[q] if norms[q] > largest else largest
@@ -91,7 +96,7 @@ def set_order(X, sizes, sketch, x, gaps, room, order):
     The first rows of `x` and of the room are overwritten.
     """
     m, D = X.shape
-    turned, middles, depth = room[0], sketch[2], sizes[1]
+    turned, middles, depth = room.turned, sketch[2], sizes[1]
     single, nearest = np.empty((depth, RUN), np.float32), np.empty(m, np.int32)
     squares, least, own = np.empty(RUN, np.float32), np.empty(RUN, np.float32), np.empty(RUN, np.int32)
     for begin in range(0, m, RUN):
@@ -115,19 +120,25 @@ def collect(leaf, here, sizes, sketch, boxes, room):
 
     What fills up the last run of them is near no chart.
     """
-    turned, norms, around, run, words, close, numbers, places, _ = room
+    turned, norms, run, words, close, numbers = (
+        room.turned,
+        room.norms,
+        room.run,
+        room.words,
+        room.close,
+        room.numbers,
+    )
     depth, rounding = sizes[1], sizes[3]
     middles, (spreads, leaf_sizes, low, high) = sketch[2], boxes
-    if is_far(around, low, high, leaf, rounding * leaf_sizes[leaf]):
+    if is_far(room.around, low, high, leaf, rounding * leaf_sizes[leaf]):
         return 0
-    sides, pitch, rows = low.shape[1], turned.shape[1], close.shape[1]
-    rested = sides - depth
+    rows, b0, m0 = turned.shape[1], leaf * low.shape[1], leaf * middles.shape[1]
     own = rounding * (1.0 + leaf_sizes[leaf])
     limits = spreads[leaf], 1.0 + rounding + own, rounding, own, (depth + 8) * SINGLE_EPS * 4.0
     found, one = 0, np.uint64(1)
     for q in range(0, here, RUN):
-        count, b0, m0 = min(RUN, here - q), leaf * sides, leaf * middles.shape[1]
-        see_run(turned, q, pitch, norms, count, low, high, b0, rested, middles, m0, depth, limits, run, words)
+        count = min(RUN, here - q)
+        see_run(turned, q, rows, norms, count, low, high, b0, middles, m0, depth, limits, run, words)
         near, wild = words[0], words[1]
         if near == 0:
             continue
@@ -138,7 +149,7 @@ def collect(leaf, here, sizes, sketch, boxes, room):
                 run[k * RUN + j] = 0.0
         for k in range(depth + 2):
             append_singles(near, run, k * RUN, close, k * rows + found)
-        found = append_numbers(near, places, q, numbers, found)
+        found = append_numbers(near, room.places, q, numbers, found)
     for i in range(found, RUN * ((found + RUN - 1) // RUN)):
         close[depth + 1, i] = -np.inf
     return found
@@ -147,7 +158,7 @@ def collect(leaf, here, sizes, sketch, boxes, room):
 @device(inline=True)
 def near_charts(leaf, i, sizes, sketch, boxes, room):
     """Return which charts of a leaf may reach point i of those that were collected."""
-    close, point = room[5], room[8]
+    close, point = room.close, room.point
     depth, single, half_norms, rests = sizes[1], sketch[3], sketch[4], sketch[5]
     first = leaf * LEAF
     every = all_bits(min(LEAF, sizes[0] - first))
@@ -161,7 +172,7 @@ def near_charts(leaf, i, sizes, sketch, boxes, room):
 @device(inline=True)
 def near_points(leaf, found, sizes, sketch, boxes, room, words):
     """Set words[j, i]: which points of run i of those that were collected chart j of a leaf may reach."""
-    close, depth = room[5], sizes[1]
+    close, depth = room.close, sizes[1]
     single, half_norms, rests = sketch[3], sketch[4], sketch[5]
     first, charts, most = leaf * LEAF, min(LEAF, sizes[0] - leaf * LEAF), words.shape[1]
     for i in range((found + RUN - 1) // RUN):

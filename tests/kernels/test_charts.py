@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import naive
 import numpy as np
 import pytest
-from kernel_samples import charts
+from kernel_samples import charts, on_another_target
 
 from dpmd_fast.kernels.chart_blocks import FEW
 from dpmd_fast.kernels.charts import FAR, WIDE, apply_fields, make_field, move
+from dpmd_fast.kernels.jit import JIT_DISABLED
 from dpmd_fast.kernels.narrow_charts import BLOCK
 from dpmd_fast.kernels.search.index import LEAF
 from dpmd_fast.kernels.wide_charts import FEW_POINTS, SHARED, SOME_POINTS, WIDE_BLOCK
@@ -121,7 +123,7 @@ def test_charts_of_a_leaf_far_from_each_other(radius, D, rows):
     near = rng.integers(len(centers), size=rows)
     X = centers[near] + 0.3 * radius * rng.uniform(-1.0, 1.0, (rows, D)) / math.sqrt(D)
     ref, ref_reached = naive.atlas_move(X, centers, tangents, masses, radius)
-    moved, reached = move(make_field(centers, tangents, masses, radius), X)
+    moved, reached = move(make_field(centers, tangents, masses, radius), X, 1)  # all rows in one block
     np.testing.assert_array_equal(reached, ref_reached)
     np.testing.assert_allclose(moved, ref, rtol=1e-14, atol=1e-15)
     assert reached.any()
@@ -267,3 +269,22 @@ def test_nothing_behind_the_last_chart_is_used(away):
     moved, reached = move(field._replace(packed=packed), X)
     assert reached.all()
     np.testing.assert_array_equal(moved, ref)
+
+
+def digest() -> str:
+    """Digest of points moved by charts of many columns, one, a few and many at a time."""
+    D, d, K = 12, 7, 200
+    centers, tangents, masses, rng = charts(D, d, K, seed=9)
+    field = make_field(centers, np.round(tangents, 6), masses, 0.9 * math.sqrt(D), passes=2)
+    X = rng.uniform(-1.5, 1.5, (SOME_POINTS + 50, D))
+    total = hashlib.sha256()
+    for rows in (1, FEW_POINTS, SOME_POINTS, len(X)):
+        total.update(move(field, X[:rows], 1)[0].tobytes())
+    return total.hexdigest()
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+def test_a_processor_without_avx512_gives_the_same_bits():
+    """AVX-512 has an instruction that other processors go without (`vector/runs.py`)."""
+    features = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
+    assert on_another_target(__file__, digest, **features) == digest()

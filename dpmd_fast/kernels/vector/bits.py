@@ -46,12 +46,12 @@ def _products(builder, px, pb, ph, depth):
     return sums
 
 
-def _word(builder, hits):
-    """Pack vectors of comparisons into 64 bits."""
-    word = integer(0)
-    for j, hit in enumerate(hits):
-        bits = builder.zext(builder.bitcast(hit, ir.IntType(_LANES)), I64)
-        word = builder.or_(word, builder.shl(bits, integer(_LANES * j)))
+def word_of(builder, hits):
+    """Emit vectors of comparisons as the first bits of a word."""
+    lanes, word = hits[0].type.count, integer(0)
+    for place, hit in enumerate(hits):
+        bits = builder.zext(builder.bitcast(hit, ir.IntType(lanes)), I64)
+        word = builder.or_(word, builder.shl(bits, integer(place * lanes)))
     return word
 
 
@@ -80,8 +80,8 @@ def _ball_masks(typingctx, x, x0, B, b0, depth, half_norms, rests, h0, rest, may
             cross = builder.fmul(rest, _fetch(builder, pr, _LANES * j))
             near.append(builder.fcmp_ordered(">=", builder.fadd(total, cross), maybe))
             sure.append(builder.fcmp_ordered(">=", builder.fsub(total, cross), inside))
-        builder.store(_word(builder, near), words)
-        builder.store(_word(builder, sure), builder.gep(words, [integer(1)]))
+        builder.store(word_of(builder, near), words)
+        builder.store(word_of(builder, sure), builder.gep(words, [integer(1)]))
         return context.get_dummy_value()
 
     return sig, codegen
@@ -107,7 +107,7 @@ def _make_near_mask(whole):
                 if not whole:
                     total = builder.fadd(total, builder.fmul(rest, _fetch(builder, pr, _LANES * j)))
                 near.append(builder.fcmp_ordered(">=", total, maybe))
-            return _word(builder, near)
+            return word_of(builder, near)
 
         return sig, codegen
 

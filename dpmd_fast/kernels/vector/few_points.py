@@ -11,7 +11,6 @@ from llvmlite import ir
 from dpmd_fast.kernels.jit import JIT_DISABLED, device
 from dpmd_fast.kernels.late import intrinsic, types
 from dpmd_fast.kernels.vector.lanes import (
-    F64,
     I32,
     I64,
     LANES,
@@ -25,7 +24,7 @@ from dpmd_fast.kernels.vector.lanes import (
     splat,
     store,
 )
-from dpmd_fast.kernels.vector.planes import TOGETHER, columns_of, rows_of
+from dpmd_fast.kernels.vector.planes import TOGETHER, columns_of, kept_lanes, rows_of, weigh
 from dpmd_fast.kernels.width import WIDTH
 
 _ZERO = ir.Constant(VECTOR, [0.0] * WIDTH)
@@ -65,7 +64,7 @@ def _make_weigh_charts(count):
                 return pointer_to(context, builder, signature.args[5].types[place], array, offset)
 
             stride = builder.extract_value(args[5], 3)
-            h2, share = (splat(builder, builder.extract_value(args[8], place), VECTOR) for place in (0, 1))
+            tents = [splat(builder, builder.extract_value(args[8], place), VECTOR) for place in (0, 1)]
             row = builder.mul(q, width)
             px, ps = pointer(0, row), pointer(12, row)
             listed, of_masses = pointer(2, n0), of_field(2, integer(0))
@@ -107,20 +106,12 @@ def _make_weigh_charts(count):
                         sums[e] = fused(builder, gap, chart[slots * j + e], sums[e])
                 return sums
 
-            square, *dots = each_group(builder, width, [_ZERO] * slots, multiply)
+            found = each_group(builder, width, [_ZERO] * slots, multiply)
             pulls = builder.icmp_signed("==", how, integer(0))
             again = builder.icmp_signed("==", how, integer(2))
-            sign = builder.select(pulls, ir.Constant(F64, -1.0), ir.Constant(F64, 1.0))
-            sign = splat(builder, builder.select(again, ir.Constant(F64, 0.0), sign), VECTOR)
-            tent = builder.fmul(share, builder.fsub(h2, square))
-            tent = builder.select(builder.fcmp_ordered(">", tent, _ZERO), tent, _ZERO)
-            places = ir.VectorType(I64, WIDTH)
-            there = builder.icmp_signed(
-                "<", ir.Constant(places, list(range(WIDTH))), splat(builder, left, places)
+            weights, factors = weigh(
+                builder, found, kept_lanes(builder, masses, left, 0), tents, pulls, again
             )
-            masses = builder.select(there, masses, _ZERO)
-            weights = builder.fmul(builder.fmul(masses, tent), tent)
-            factors = [builder.fmul(weights, dot) for dot in (sign, *dots)]
 
             def add(k, _):
                 chart, new = taken(of_slopes, k), []

@@ -72,6 +72,29 @@ def _add_rows(builder, columns, targets):
             store(builder, value, target)
 
 
+def kept_lanes(builder, values, left, first):
+    """Emit a vector with zero in all lanes but the first `left`, if its own first is lane `first`."""
+    places = ir.VectorType(I64, WIDTH)
+    lanes = ir.Constant(places, list(range(first, first + WIDTH)))
+    there = builder.icmp_signed("<", lanes, splat(builder, left, places))
+    return builder.select(there, values, _ZERO)
+
+
+def weigh(builder, sums, masses, tent, pulls, again):
+    """Emit weights from |gap|^2 and the g_e, and the factors of the first vector of a part and of its slopes.
+
+    `tent` are h2 and share. A chart that pulls has the gap as its first vector, one that is there again none.
+    """
+    square, *dots = sums
+    h2, share = tent
+    tents = builder.fmul(share, builder.fsub(h2, square))
+    tents = builder.select(builder.fcmp_ordered(">", tents, _ZERO), tents, _ZERO)
+    weights = builder.fmul(builder.fmul(masses, tents), tents)
+    sign = builder.select(pulls, ir.Constant(F64, -1.0), ir.Constant(F64, 1.0))
+    sign = splat(builder, builder.select(again, ir.Constant(F64, 0.0), sign), VECTOR)
+    return weights, [builder.fmul(weights, factor) for factor in (sign, *dots)]
+
+
 def pack_parts(firsts: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Pack a row `firsts` (K, D) and `rows` (K, d, D) of each chart as `add_chart` reads them: (K, stride).
 
@@ -111,7 +134,6 @@ def _make_add_points(count, vectors):
 
         def codegen(context, builder, signature, args):
             _, _, n0, left, _, _, f0, width, mass, h2, share, how, _, _, _ = args
-            zero, one = ir.Constant(F64, 0.0), ir.Constant(F64, 1.0)
 
             def pointer(place, offset):
                 return pointer_to(context, builder, signature.args[place], args[place], offset)
@@ -162,23 +184,15 @@ def _make_add_points(count, vectors):
             found = each_group(builder, width, [_ZERO] * (slots * vectors), multiply)
             pulls = builder.icmp_signed("==", how, integer(0))
             again = builder.icmp_signed("==", how, integer(2))
-            sign = builder.select(again, zero, builder.select(pulls, ir.Constant(F64, -1.0), one))
+            tent = splat(builder, h2, VECTOR), splat(builder, share, VECTOR)
             with builder.if_then(builder.not_(pulls)):
                 each_group(builder, width, [], put_offset)
             factors, all_weights = [], []
             for g in range(vectors):
-                square, *dots = found[g::vectors]
-                places = ir.VectorType(I64, WIDTH)
-                listed = ir.Constant(places, list(range(g * WIDTH, (g + 1) * WIDTH)))
-                there = builder.icmp_signed("<", listed, splat(builder, left, places))
-                masses = builder.select(there, splat(builder, mass, VECTOR), _ZERO)
-                tent = builder.fmul(
-                    splat(builder, share, VECTOR), builder.fsub(splat(builder, h2, VECTOR), square)
-                )
-                tent = builder.select(builder.fcmp_ordered(">", tent, _ZERO), tent, _ZERO)
-                weights = builder.fmul(builder.fmul(masses, tent), tent)
+                masses = kept_lanes(builder, splat(builder, mass, VECTOR), left, g * WIDTH)
+                weights, own = weigh(builder, found[g::vectors], masses, tent, pulls, again)
                 all_weights.append(weights)
-                factors.append([builder.fmul(weights, dot) for dot in (splat(builder, sign, VECTOR), *dots)])
+                factors.append(own)
 
             def add(k, _):
                 values = [[] for _ in range(vectors)]

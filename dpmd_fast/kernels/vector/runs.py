@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 
-from dpmd_fast.kernels.jit import JIT_DISABLED, device
+from dpmd_fast.kernels.jit import JIT_DISABLED
 from dpmd_fast.kernels.late import cgutils, intrinsic, types
-from dpmd_fast.kernels.vector.bits import F32, SINGLE_MOST, count_trailing_zeros
+from dpmd_fast.kernels.vector.bits import F32, SINGLE_MOST, count_trailing_zeros, word_of
 from dpmd_fast.kernels.vector.lanes import (
     I32,
     I64,
@@ -50,15 +50,6 @@ _ZERO = _constant(0.0)
 
 def _larger(builder, a, b):
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
-
-
-def _word_of(builder, hits):
-    """Emit vectors of comparisons as the first bits of a word."""
-    lanes, word = hits[0].type.count, integer(0)
-    for place, hit in enumerate(hits):
-        bits = builder.zext(builder.bitcast(hit, ir.IntType(lanes)), I64)
-        word = builder.or_(word, builder.shl(bits, integer(place * lanes)))
-    return word
 
 
 @intrinsic
@@ -147,34 +138,33 @@ def _sketch_points(typingctx, x, x0, width, center, axes, depth, scale, gaps, tu
 
 @intrinsic
 def _see_run(
-    typingctx, turned, q0, pitch, norms, count, low, high, b0, rested, middles, m0, depth, limits, run, words
+    typingctx, turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, run, words
 ):
     """Compare a run of points with a leaf, and shift it to the middle of that.
 
     It has `count` points; those that fill up the last vectors have a norm of NaN, and are near no box, as are
     others with such a norm. Coordinate k of the points begins at element q0 + k pitch of `turned`, of
-    `_sketch_points`. The box of the leaf begins at element b0 of `low` and `high`, its middle at m0 of
-    `middles`; if `rested` is 1 and not 0, the box has a side for rests, too. `limits` are the largest squared
-    length of a chart about the middle, the limit of squared distances from the box, and of the slack the part
-    that grows with the norms, the part that is there for all, and the part that grows with the squared
-    lengths about the middle.
+    `_sketch_points`. The box of the leaf begins at element b0 of `low` and `high`, which have a last side for
+    rests; its middle begins at m0 of `middles`. `limits` are the largest squared length of a chart about the
+    middle, the limit of squared distances from the box, and of the slack the part that grows with the norms,
+    the part that is there for all, and the part that grows with the squared lengths about the middle.
 
     Sets `run`, words[0] to the points near the box, and words[1] to those of which single precision tells
     nothing: their lift is infinite.
     """
     i64 = types.int64
-    sig = types.void(turned, i64, i64, norms, i64, low, high, i64, i64, middles, i64, i64, limits, run, words)
+    sig = types.void(turned, i64, i64, norms, i64, low, high, i64, middles, i64, i64, limits, run, words)
 
     def codegen(context, builder, signature, args):
-        _, q0, pitch, _, count, _, _, b0, rested, _, m0, depth, _, _, _ = args
+        _, q0, pitch, _, count, _, _, b0, _, m0, depth, _, _, _ = args
 
         def pointer(place, offset):
             return pointer_to(context, builder, signature.args[place], args[place], offset)
 
-        pt, pn, pl, ph, pm = pointer(0, q0), pointer(3, q0), pointer(5, b0), pointer(6, b0), pointer(9, m0)
-        pr, pw = pointer(13, integer(0)), pointer(14, integer(0))
+        pt, pn, pl, ph, pm = pointer(0, q0), pointer(3, q0), pointer(5, b0), pointer(6, b0), pointer(8, m0)
+        pr, pw = pointer(12, integer(0)), pointer(13, integer(0))
         spread, limit, rounding, base, share = (
-            splat(builder, builder.extract_value(args[12], place), VECTOR) for place in range(5)
+            splat(builder, builder.extract_value(args[11], place), VECTOR) for place in range(5)
         )
 
         def everywhere(start, k):
@@ -205,9 +195,7 @@ def _see_run(
                 return gaps + squares
 
             found = each_group(builder, depth, [_ZERO] * (2 * _TOGETHER), add, 1)
-            has_rests, at = builder.icmp_signed("!=", rested, integer(0)), builder.mul(depth, rested)
-            below = builder.select(has_rests, everywhere(pl, at), _constant(float("-inf")))
-            above = builder.select(has_rests, everywhere(ph, at), _constant(float("inf")))
+            below, above = everywhere(pl, depth), everywhere(ph, depth)
             near, wild = [], []
             for place, gap, square in zip(places, found[:_TOGETHER], found[_TOGETHER:], strict=True):
                 rest = load(builder, cell(pt, depth, pitch, place), VECTOR)
@@ -228,7 +216,7 @@ def _see_run(
                 store(builder, builder.fptrunc(lift, _HALF_SINGLES), at_lift)
                 wild.append(builder.and_(near[-1], builder.not_(sure)))
             return [
-                builder.or_(word, builder.shl(_word_of(builder, hits), first))
+                builder.or_(word, builder.shl(word_of(builder, hits), first))
                 for word, hits in zip(words, (near, wild), strict=True)
             ]
 
@@ -282,20 +270,47 @@ def _chart_words(typingctx, single, s0, half_norms, rests, h0, depth, runs, pitc
         for c, half_norm in enumerate(of_charts(ph)):
             least = builder.fneg(half_norm)
             own = sums[c * vectors : (c + 1) * vectors]
-            word = _word_of(builder, [builder.fcmp_ordered(">=", total, least) for total in own])
+            word = word_of(builder, [builder.fcmp_ordered(">=", total, least) for total in own])
             builder.store(word, builder.gep(pw, [builder.mul(integer(c), stride)]))
         return context.get_dummy_value()
 
     return sig, codegen
 
 
-def _make_append(element, kind):
-    """Return an intrinsic that appends chosen numbers to a list, with the instruction of AVX-512 for that.
+def _make_append(element, kind, compresses):
+    """Return an intrinsic that appends chosen numbers to a list: one by one, or with AVX-512 16 at a time.
 
     For every bit j of `word` in their order, values[v0 + j] goes to out[count], out[count + 1], ...; returns
     the new count. `values` has 64 numbers from v0 on, and behind the list there is room for 15 more.
     """
     vector = ir.VectorType(element, _CHOSEN)
+
+    def compress_all(builder, word, source, target, count):
+        compress = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(vector, [vector, vector, _MASK]),
+            f"llvm.x86.avx512.mask.compress.v{_CHOSEN}{kind}",
+        )
+        for first in range(0, RUN, _CHOSEN):
+            bits = builder.trunc(builder.lshr(word, integer(first)), ir.IntType(_CHOSEN))
+            own = load(builder, builder.gep(source, [integer(first)]), vector)
+            chosen = [own, ir.Constant(vector, None), builder.bitcast(bits, _MASK)]
+            store(builder, builder.call(compress, chosen), builder.gep(target, [count]))
+            count = builder.add(count, builder.zext(builder.ctpop(bits), I64))
+        return count
+
+    def copy_each(builder, word, source, target, count):
+        def copy(i, words):
+            place = builder.cttz(words[0], ir.Constant(ir.IntType(1), 1))
+            value = builder.load(builder.gep(source, [place]))
+            builder.store(value, builder.gep(target, [builder.add(count, i)]))
+            return [builder.and_(words[0], builder.sub(words[0], integer(1)))]
+
+        chosen = builder.ctpop(word)
+        each_group(builder, chosen, [word], copy, 1)
+        return builder.add(count, chosen)
+
+    append_all = compress_all if compresses else copy_each
 
     @intrinsic
     def append(typingctx, word, values, v0, out, count):
@@ -304,29 +319,16 @@ def _make_append(element, kind):
 
         def codegen(context, builder, signature, args):
             word, _, v0, _, count = args
-            compress = cgutils.get_or_insert_function(
-                builder.module,
-                ir.FunctionType(vector, [vector, vector, _MASK]),
-                f"llvm.x86.avx512.mask.compress.v{_CHOSEN}{kind}",
-            )
             source = pointer_to(context, builder, signature.args[1], args[1], v0)
             target = pointer_to(context, builder, signature.args[3], args[3], integer(0))
-            for first in range(0, RUN, _CHOSEN):
-                bits = builder.trunc(builder.lshr(word, integer(first)), ir.IntType(_CHOSEN))
-                own = load(builder, builder.gep(source, [integer(first)]), vector)
-                chosen = [own, ir.Constant(vector, None), builder.bitcast(bits, _MASK)]
-                store(builder, builder.call(compress, chosen), builder.gep(target, [count]))
-                count = builder.add(count, builder.zext(builder.ctpop(bits), I64))
-            return count
+            return append_all(builder, word, source, target, count)
 
         return sig, codegen
 
     return append
 
 
-@device(inline=True)
-def _append_one_by_one(word, values, v0, out, count):
-    """Append chosen numbers to a list, as the intrinsics of `_make_append` do."""
+def _plain_append(word, values, v0, out, count):
     flat, one = out.reshape(-1), np.uint64(1)
     while word != 0:
         flat[count] = values[v0 + count_trailing_zeros(word)]
@@ -345,14 +347,11 @@ def _plain_sketch_points(x, x0, width, center, axes, depth, scale, gaps, turned,
         norms[q0 + i] = point @ point + left @ left if norms[q0 + i] >= 0.0 else np.nan
 
 
-def _plain_see_run(
-    turned, q0, pitch, norms, count, low, high, b0, rested, middles, m0, depth, limits, run, words
-):
+def _plain_see_run(turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, run, words):
     spread, limit, rounding, base, share = limits
-    sides = depth + rested
     points = turned.reshape(-1)[q0 + np.arange(depth + 1)[:, None] * pitch + np.arange(RUN)]
-    below, above = (side.reshape(-1)[b0 : b0 + sides, None] for side in (low, high))
-    gaps = (np.maximum(np.maximum(below - points[:sides], points[:sides] - above), 0.0) ** 2).sum(axis=0)
+    below, above = (side.reshape(-1)[b0 : b0 + depth + 1, None] for side in (low, high))
+    gaps = (np.maximum(np.maximum(below - points, points - above), 0.0) ** 2).sum(axis=0)
     error = rounding * norms[q0 : q0 + RUN]
     rows = run[: (depth + 2) * RUN].reshape(depth + 2, RUN)
     rows[:depth] = points[:depth] - middles.reshape(-1)[m0 : m0 + depth, None]
@@ -378,7 +377,5 @@ def _plain_chart_words(single, s0, half_norms, rests, h0, depth, runs, pitch, r0
 sketch_points = _plain_sketch_points if JIT_DISABLED else _sketch_points
 see_run = _plain_see_run if JIT_DISABLED else _see_run
 chart_words = _plain_chart_words if JIT_DISABLED else _chart_words
-if HAS_COMPRESSION and not JIT_DISABLED:
-    append_singles, append_numbers = _make_append(F32, "f32"), _make_append(I32, "i32")
-else:
-    append_singles = append_numbers = _append_one_by_one
+append_singles = _plain_append if JIT_DISABLED else _make_append(F32, "f32", HAS_COMPRESSION)
+append_numbers = _plain_append if JIT_DISABLED else _make_append(I32, "i32", HAS_COMPRESSION)

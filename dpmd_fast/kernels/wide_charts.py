@@ -32,40 +32,45 @@ from dpmd_fast.kernels.width import WIDTH
 WIDE_BLOCK = 1536  # points that go through the charts together
 FEW_POINTS = 24  # in a block: with so few, charts are added to one point after the other
 SOME_POINTS = 256  # with so few, that depends on how many of them are near a chart
-SHARED = 3.5  # points near a chart, on average over those that have any: with more, chart after chart
+SHARED = (
+    3.5 if WIDTH == 8 else 2.0
+)  # points near a chart, on average over those that have any: with more, chart after chart
 
 
 @device(inline=True)
-def _add_by_charts(leaf, found, sizes, numbers, words, near, field, x, gaps, sums, totals):
-    """Add the charts of a leaf to the points that they may reach, one chart after the other."""
+def _add_by_charts(leaf, charts, found, numbers, words, near, field, x, gaps, sums, totals):
+    """Add charts of a leaf to the points that they may reach, one chart after the other."""
     frames, steps, d, masses, h2, share, how = field
-    for j in range(min(LEAF, sizes[0] - leaf * LEAF)):
-        count, a = np.int64(0), leaf * LEAF + j
+    one = np.uint64(1)
+    while charts != 0:
+        j, count = count_trailing_zeros(charts), np.int64(0)
+        charts &= charts - one
         for i in range((found + RUN - 1) // RUN):
             count = append_numbers(words[j, i], numbers, i * RUN, near, count)
-        if count > 0:
-            f0, mass = a * frames.shape[1], masses[a]
-            add_chart(x, near, count, frames, steps, f0, d, mass, h2, share, how, gaps, sums, totals)
+        a = leaf * LEAF + j
+        f0, mass = a * frames.shape[1], masses[a]
+        add_chart(x, near, count, frames, steps, f0, d, mass, h2, share, how, gaps, sums, totals)
 
 
 @device(inline=True)
-def _is_shared(leaf, found, sizes, words):
-    """Return True if the charts of a leaf that may reach a point may reach many."""
-    pairs, charts = 0, 0
-    for j in range(min(LEAF, sizes[0] - leaf * LEAF)):
-        own = 0
+def _is_shared(charts, found, words):
+    """Return True if charts that may reach a point may reach many."""
+    pairs, left, one = 0, charts, np.uint64(1)
+    while left != 0:
+        j = count_trailing_zeros(left)
+        left &= left - one
         for i in range((found + RUN - 1) // RUN):
-            own += count_ones(words[j, i])
-        pairs += own
-        charts += own > 0
-    return pairs > SHARED * charts
+            pairs += count_ones(words[j, i])
+    return pairs > SHARED * count_ones(charts)
 
 
 @device(inline=True)
-def _put_off(leaf, found, sizes, numbers, words, reach):
+def _put_off(leaf, charts, found, numbers, words, reach):
     """Set reach[q, leaf] to the charts of a leaf that may reach point q, from the words of these charts."""
     one = np.uint64(1)
-    for j in range(min(LEAF, sizes[0] - leaf * LEAF)):
+    while charts != 0:
+        j = count_trailing_zeros(charts)
+        charts &= charts - one
         chart = one << np.uint64(j)
         for i in range((found + RUN - 1) // RUN):
             word = words[j, i]
@@ -148,15 +153,15 @@ def move_wide(sizes, sketch, boxes, planes, d, masses, strength, passes, X, reac
                     for i in range(found):
                         reach[numbers[i], leaf] = near_charts(leaf, i, sizes, sketch, boxes, room)
                     continue
-                near_points(leaf, found, sizes, sketch, boxes, room, words)
-                if some and not _is_shared(leaf, found, sizes, words):
-                    _put_off(leaf, found, sizes, numbers, words, reach)
+                nearby = near_points(leaf, found, sizes, sketch, boxes, room, words)
+                if some and not _is_shared(nearby, found, words):
+                    _put_off(leaf, nearby, found, numbers, words, reach)
                     waits = True
                     continue
                 if waits:
                     _add_by_points(here, reach, near, field, x, gaps, moves, weights, sums, totals)
                     waits = False
-                _add_by_charts(leaf, found, sizes, numbers, words, near, field, x, gaps, sums, totals)
+                _add_by_charts(leaf, nearby, found, numbers, words, near, field, x, gaps, sums, totals)
             if few or waits:
                 _add_by_points(here, reach, near, field, x, gaps, moves, weights, sums, totals)
             _step(x, norms, sums, totals, strength, here, D)

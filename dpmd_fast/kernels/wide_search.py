@@ -14,7 +14,7 @@ from dpmd_fast.kernels.chart_blocks import find_nearest, is_far, sort_by_leaf
 from dpmd_fast.kernels.jit import device
 from dpmd_fast.kernels.search.balls import SINGLE_EPS, all_bits
 from dpmd_fast.kernels.search.index import LEAF
-from dpmd_fast.kernels.vector.bits import SINGLE_MOST, count_trailing_zeros, near_mask
+from dpmd_fast.kernels.vector.bits import SINGLE_MOST, count_ones, count_trailing_zeros, near_mask
 from dpmd_fast.kernels.vector.planes import POINTS
 from dpmd_fast.kernels.vector.runs import (
     CHARTS,
@@ -25,6 +25,11 @@ from dpmd_fast.kernels.vector.runs import (
     see_run,
     sketch_points,
 )
+from dpmd_fast.kernels.width import HAS_COMPRESSION, WIDTH
+
+ALONE = (
+    12 if WIDTH == 8 else 40
+)  # points of a run: with so few, one after the other is compared with the charts of a leaf
 
 
 class Room(NamedTuple):
@@ -33,9 +38,8 @@ class Room(NamedTuple):
     turned: np.ndarray  # the sketches of the points, by coordinates; their rests in the last row
     norms: np.ndarray  # their squared lengths; NaN for points that stopped
     around: np.ndarray  # the box around all of them; in the last row the largest limit
-    run: np.ndarray  # 64 of them about the middle of a leaf, with rests and lifts
-    words: np.ndarray  # of these, which are near the leaf, and of which single precision tells nothing
-    close: np.ndarray  # those that are near: sketches about the middle of the leaf, with rests and lifts
+    words: np.ndarray  # which points of a run are near a leaf, and of which single precision tells nothing
+    close: np.ndarray  # runs of those that are near: sketches about the middle of the leaf, rests and lifts
     numbers: np.ndarray  # and their places in the block
     places: np.ndarray  # 0, 1, 2, ...
     point: np.ndarray  # a sketch
@@ -52,7 +56,6 @@ def make_room(most, depth):
         np.zeros((depth + 1, rows)),
         np.empty(rows),
         np.empty((depth + 2, 2)),
-        np.empty((depth + 2) * RUN, np.float32),
         np.empty(2, np.uint64),
         np.zeros((depth + 2, rows), np.float32),
         np.empty(rows, np.int32),
@@ -118,16 +121,9 @@ def set_order(X, sizes, sketch, x, gaps, room, order):
 def collect(leaf, here, sizes, sketch, boxes, room):
     """Collect the points of a block near a leaf, as sketches about its middle; return how many there are.
 
-    What fills up the last run of them is near no chart.
+    Points that are collected without being near it, and what fills up the last run, are near no chart.
     """
-    turned, norms, run, words, close, numbers = (
-        room.turned,
-        room.norms,
-        room.run,
-        room.words,
-        room.close,
-        room.numbers,
-    )
+    turned, norms, words, close, numbers = room.turned, room.norms, room.words, room.close, room.numbers
     depth, rounding = sizes[1], sizes[3]
     middles, (spreads, leaf_sizes, low, high) = sketch[2], boxes
     if is_far(room.around, low, high, leaf, rounding * leaf_sizes[leaf]):
@@ -137,19 +133,25 @@ def collect(leaf, here, sizes, sketch, boxes, room):
     limits = spreads[leaf], 1.0 + rounding + own, rounding, own, (depth + 8) * SINGLE_EPS * 4.0
     found, one = 0, np.uint64(1)
     for q in range(0, here, RUN):
-        count = min(RUN, here - q)
-        see_run(turned, q, rows, norms, count, low, high, b0, middles, m0, depth, limits, run, words)
+        count, r0 = min(RUN, here - q), found
+        see_run(turned, q, rows, norms, count, low, high, b0, middles, m0, depth, limits, close, r0, words)
         near, wild = words[0], words[1]
-        if near == 0:
-            continue
         while wild != 0:  # a product with what is not finite would be near nothing
-            j = count_trailing_zeros(wild)
+            j = r0 + count_trailing_zeros(wild)
             wild &= wild - one
             for k in range(depth + 1):
-                run[k * RUN + j] = 0.0
-        for k in range(depth + 2):
-            append_singles(near, run, k * RUN, close, k * rows + found)
-        found = append_numbers(near, room.places, q, numbers, found)
+                close[k, j] = 0.0
+        chosen = count_ones(near)
+        if chosen == count or (2 * chosen > count and not HAS_COMPRESSION):
+            for j in range(count):
+                numbers[r0 + j] = q + j
+                if (near >> np.uint64(j)) & one == 0:
+                    close[depth + 1, r0 + j] = -np.inf
+            found += count
+        elif chosen > 0:
+            for k in range(depth + 2):
+                append_singles(near, close, k * rows + r0, close, k * rows + r0)
+            found = append_numbers(near, room.places, q, numbers, r0)
     for i in range(found, RUN * ((found + RUN - 1) // RUN)):
         close[depth + 1, i] = -np.inf
     return found
@@ -171,26 +173,43 @@ def near_charts(leaf, i, sizes, sketch, boxes, room):
 
 @device(inline=True)
 def near_points(leaf, found, sizes, sketch, boxes, room, words):
-    """Set words[j, i]: which points of run i of those that were collected chart j of a leaf may reach."""
+    """Set words[j, i]: which points of run i of those that were collected chart j of a leaf may reach.
+
+    Returns which charts may reach any; the words of others mean nothing.
+    """
     close, depth = room.close, sizes[1]
     single, half_norms, rests = sketch[3], sketch[4], sketch[5]
-    first, charts, most = leaf * LEAF, min(LEAF, sizes[0] - leaf * LEAF), words.shape[1]
+    first, charts, one = leaf * LEAF, min(LEAF, sizes[0] - leaf * LEAF), np.uint64(1)
+    any_chart = np.uint64(0)
     for i in range((found + RUN - 1) // RUN):
-        for j in range(0, charts, CHARTS):
-            chart_words(
-                single,
-                first * depth + j,
-                half_norms,
-                rests,
-                first + j,
-                depth,
-                close,
-                close.shape[1],
-                i * RUN,
-                words,
-                j * most + i,
-                most,
-            )
-        if not boxes[0][leaf] < SINGLE_MOST:
+        count = min(RUN, found - i * RUN)
+        if count <= ALONE:
             for j in range(charts):
-                words[j, i] = all_bits(min(RUN, found - i * RUN))
+                words[j, i] = 0
+            for q in range(count):
+                word = near_charts(leaf, i * RUN + q, sizes, sketch, boxes, room)
+                while word != 0:
+                    words[count_trailing_zeros(word), i] |= one << np.uint64(q)
+                    word &= word - one
+        else:
+            for j in range(0, charts, CHARTS):
+                chart_words(
+                    single,
+                    first * depth + j,
+                    half_norms,
+                    rests,
+                    first + j,
+                    depth,
+                    close,
+                    close.shape[1],
+                    i * RUN,
+                    words,
+                    j * words.shape[1] + i,
+                    words.shape[1],
+                )
+            if not boxes[0][leaf] < SINGLE_MOST:
+                for j in range(charts):
+                    words[j, i] = all_bits(count)
+        for j in range(charts):
+            any_chart |= np.uint64(words[j, i] != 0) << np.uint64(j)
+    return any_chart

@@ -150,16 +150,19 @@ def test_leaves_with_few_and_with_many_points_near_a_chart(rows):
     spread = np.array([1.0] * 3 + [0.1] * (D - 3))
     centers, X = spread * rng.normal(size=(K, D)), spread * rng.normal(size=(rows, D))
     masses, tangents = rng.uniform(0.5, 2.0, K), np.linalg.qr(rng.normal(size=(K, D, 2)))[0]
-    radius = 0.8 if rows < SOME_POINTS else 0.55
-    field = make_field(centers, tangents, masses, radius)
-    leaves = coarsely_near(field, X).reshape(rows, -1, LEAF).transpose(1, 0, 2)
-    shared = leaves.sum(axis=(1, 2)) > SHARED * leaves.any(axis=1).sum(axis=1)
-    assert set(np.diff(shared.astype(int)).tolist()) == {-1, 0, 1}
+
+    def shared(field):
+        """Return which leaves have charts that many points are near."""
+        leaves = coarsely_near(field, X).reshape(rows, -1, LEAF).transpose(1, 0, 2)
+        return leaves.sum(axis=(1, 2)) > SHARED * leaves.any(axis=1).sum(axis=1)
+
+    fields = (make_field(centers, tangents, masses, radius) for radius in np.arange(0.4, 1.0, 0.05))
+    field = next(one for one in fields if set(np.diff(shared(one).astype(int)).tolist()) == {-1, 0, 1})
     moved = move(field, X, 1)[0]
     one_by_one = np.concatenate([move(field, X[q : q + 1], 1)[0] for q in range(rows)])
     np.testing.assert_array_equal(moved, one_by_one)
     some = slice(0, rows, 5)
-    ref = naive.atlas_move(X[some], centers, tangents, masses, radius)[0]
+    ref = naive.atlas_move(X[some], centers, tangents, masses, field.balls.radius)[0]
     np.testing.assert_allclose(moved[some], ref, rtol=1e-11, atol=1e-12)
 
 

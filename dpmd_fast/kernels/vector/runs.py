@@ -138,7 +138,7 @@ def _sketch_points(typingctx, x, x0, width, center, axes, depth, scale, gaps, tu
 
 @intrinsic
 def _see_run(
-    typingctx, turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, run, words
+    typingctx, turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, runs, r0, words
 ):
     """Compare a run of points with a leaf, and shift it to the middle of that.
 
@@ -149,20 +149,22 @@ def _see_run(
     middle, the limit of squared distances from the box, and of the slack the part that grows with the norms,
     the part that is there for all, and the part that grows with the squared lengths about the middle.
 
-    Sets `run`, words[0] to the points near the box, and words[1] to those of which single precision tells
-    nothing: their lift is infinite.
+    Sets the run whose rows begin at elements r0, r0 + pitch, ... of `runs`, words[0] to the points near the
+    box, and words[1] to those of which single precision tells nothing: their lift is infinite.
     """
     i64 = types.int64
-    sig = types.void(turned, i64, i64, norms, i64, low, high, i64, middles, i64, i64, limits, run, words)
+    sig = types.void(
+        turned, i64, i64, norms, i64, low, high, i64, middles, i64, i64, limits, runs, i64, words
+    )
 
     def codegen(context, builder, signature, args):
-        _, q0, pitch, _, count, _, _, b0, _, m0, depth, _, _, _ = args
+        _, q0, pitch, _, count, _, _, b0, _, m0, depth, _, _, r0, _ = args
 
         def pointer(place, offset):
             return pointer_to(context, builder, signature.args[place], args[place], offset)
 
         pt, pn, pl, ph, pm = pointer(0, q0), pointer(3, q0), pointer(5, b0), pointer(6, b0), pointer(8, m0)
-        pr, pw = pointer(12, integer(0)), pointer(13, integer(0))
+        pr, pw = pointer(12, r0), pointer(14, integer(0))
         spread, limit, rounding, base, share = (
             splat(builder, builder.extract_value(args[11], place), VECTOR) for place in range(5)
         )
@@ -174,8 +176,8 @@ def _see_run(
             side = _larger(builder, builder.fsub(below, value), builder.fsub(value, above))
             return _larger(builder, side, _ZERO)
 
-        def cell(start, k, stride, place):
-            return builder.gep(start, [builder.add(builder.mul(k, stride), place)])
+        def cell(start, k, place):
+            return builder.gep(start, [builder.add(builder.mul(k, pitch), place)])
 
         def compare(first, words):
             """Emit what is done with some vectors of points, from point `first` on; return the words."""
@@ -185,11 +187,11 @@ def _see_run(
                 below, above, middle = (everywhere(start, k) for start in (pl, ph, pm))
                 gaps, squares = [], []
                 for place, gap, square in zip(places, sums[:_TOGETHER], sums[_TOGETHER:], strict=True):
-                    value = load(builder, cell(pt, k, pitch, place), VECTOR)
+                    value = load(builder, cell(pt, k, place), VECTOR)
                     side = outside(value, below, above)
                     gaps.append(fused(builder, side, side, gap))
                     single = builder.fptrunc(builder.fsub(value, middle), _HALF_SINGLES)
-                    store(builder, single, cell(pr, k, integer(RUN), place))
+                    store(builder, single, cell(pr, k, place))
                     value = builder.fpext(single, VECTOR)
                     squares.append(fused(builder, value, value, square))
                 return gaps + squares
@@ -198,8 +200,8 @@ def _see_run(
             below, above = everywhere(pl, depth), everywhere(ph, depth)
             near, wild = [], []
             for place, gap, square in zip(places, found[:_TOGETHER], found[_TOGETHER:], strict=True):
-                rest = load(builder, cell(pt, depth, pitch, place), VECTOR)
-                store(builder, builder.fptrunc(rest, _HALF_SINGLES), cell(pr, depth, integer(RUN), place))
+                rest = load(builder, cell(pt, depth, place), VECTOR)
+                store(builder, builder.fptrunc(rest, _HALF_SINGLES), cell(pr, depth, place))
                 side, square = outside(rest, below, above), fused(builder, rest, rest, square)
                 gap = fused(builder, side, side, gap)
                 error = builder.fmul(rounding, load(builder, builder.gep(pn, [place]), VECTOR))
@@ -212,7 +214,7 @@ def _see_run(
                 )
                 lift = builder.fsub(builder.fadd(_constant(1.0), slack), square)
                 lift = builder.select(sure, builder.fmul(_constant(0.5), lift), _constant(float("inf")))
-                at_lift = cell(pr, builder.add(depth, integer(1)), integer(RUN), place)
+                at_lift = cell(pr, builder.add(depth, integer(1)), place)
                 store(builder, builder.fptrunc(lift, _HALF_SINGLES), at_lift)
                 wild.append(builder.and_(near[-1], builder.not_(sure)))
             return [
@@ -281,7 +283,8 @@ def _make_append(element, kind, compresses):
     """Return an intrinsic that appends chosen numbers to a list: one by one, or with AVX-512 16 at a time.
 
     For every bit j of `word` in their order, values[v0 + j] goes to out[count], out[count + 1], ...; returns
-    the new count. `values` has 64 numbers from v0 on, and behind the list there is room for 15 more.
+    the new count. `values` has 64 numbers from v0 on, and behind the list there is room for 15 more. The list
+    may be what the numbers are in, if it ends before them or where they begin.
     """
     vector = ir.VectorType(element, _CHOSEN)
 
@@ -329,9 +332,9 @@ def _make_append(element, kind, compresses):
 
 
 def _plain_append(word, values, v0, out, count):
-    flat, one = out.reshape(-1), np.uint64(1)
+    given, chosen, one = values.reshape(-1), out.reshape(-1), np.uint64(1)
     while word != 0:
-        flat[count] = values[v0 + count_trailing_zeros(word)]
+        chosen[count] = given[v0 + count_trailing_zeros(word)]
         word &= word - one
         count += 1
     return count
@@ -347,13 +350,16 @@ def _plain_sketch_points(x, x0, width, center, axes, depth, scale, gaps, turned,
         norms[q0 + i] = point @ point + left @ left if norms[q0 + i] >= 0.0 else np.nan
 
 
-def _plain_see_run(turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, run, words):
+def _plain_see_run(
+    turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, runs, r0, words
+):
     spread, limit, rounding, base, share = limits
-    points = turned.reshape(-1)[q0 + np.arange(depth + 1)[:, None] * pitch + np.arange(RUN)]
+    lanes = 2 * WIDTH * ((count + 2 * WIDTH - 1) // (2 * WIDTH))
+    points = turned.reshape(-1)[q0 + np.arange(depth + 1)[:, None] * pitch + np.arange(lanes)]
     below, above = (side.reshape(-1)[b0 : b0 + depth + 1, None] for side in (low, high))
     gaps = (np.maximum(np.maximum(below - points, points - above), 0.0) ** 2).sum(axis=0)
-    error = rounding * norms[q0 : q0 + RUN]
-    rows = run[: (depth + 2) * RUN].reshape(depth + 2, RUN)
+    error = rounding * norms[q0 : q0 + lanes]
+    rows = np.empty((depth + 2, lanes), np.float32)
     rows[:depth] = points[:depth] - middles.reshape(-1)[m0 : m0 + depth, None]
     rows[depth] = points[depth]
     squares = (rows[:depth].astype(np.float64) ** 2).sum(axis=0) + points[depth] ** 2
@@ -361,6 +367,7 @@ def _plain_see_run(turned, q0, pitch, norms, count, low, high, b0, middles, m0, 
     slack = share * largest + (base + error)
     near, sure = gaps <= limit + error, (slack < 1.0) & (largest < SINGLE_MOST)
     rows[depth + 1] = np.where(sure, 0.5 * (1.0 + slack - squares), np.inf)
+    runs.reshape(-1)[r0 + np.arange(depth + 2)[:, None] * pitch + np.arange(lanes)] = rows
     for place, hits in enumerate((near, near & ~sure)):
         words[place] = sum(1 << int(j) for j in np.flatnonzero(hits))
 

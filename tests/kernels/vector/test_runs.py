@@ -20,8 +20,8 @@ def run_sketches(x, x0, width, center, axes, depth, scale, gaps, turned, q0, pit
 
 
 @kernel
-def run_see(turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, run, words):
-    runs.see_run(turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, run, words)
+def run_see(turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, out, r0, words):
+    runs.see_run(turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, out, r0, words)
 
 
 @kernel
@@ -99,23 +99,23 @@ def test_points_near_a_box(depth, count):
     gaps = (gaps**2).sum(axis=0)
     limit = float(np.sort(gaps[:count])[count // 2])
     limits = 4.0, limit, 0.0, 0.25, 0.0
-    run, words = np.full((depth + 2) * RUN + 8, GUARD, np.float32), np.zeros(3, np.uint64)
-    b0, m0 = leaf * sides, leaf * depth
-    run_see(turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, run, words)
+    out, words = np.full((depth + 2, pitch), GUARD, np.float32), np.zeros(3, np.uint64)
+    b0, m0, r0 = leaf * sides, leaf * depth, 11
+    run_see(turned, q0, pitch, norms, count, low, high, b0, middles, m0, depth, limits, out, r0, words)
     near = gaps <= limit
     near[3] = near[count:] = False
     assert 0 < near.sum() < count - 1
     assert (gaps == limit).any()
     assert bits_of(words[0]) == near.tolist()
     assert words[1] == words[2] == 0
-    rows = run[: (depth + 2) * RUN].reshape(depth + 2, RUN)
-    rows, points = rows[:, :count], points[:, :count]
+    rows, points = out[:, r0 : r0 + count], points[:, :count]
     np.testing.assert_array_equal(rows[:depth], points[:depth] - middles[leaf, :, None])
     np.testing.assert_array_equal(rows[depth], points[depth])
     lifts = 0.5 * (1.25 - (rows[: depth + 1] ** 2).sum(axis=0))
     assert rows[depth + 1, 3] == np.inf  # without a norm nothing is sure
     assert (np.delete(rows[depth + 1], 3) == np.delete(lifts, 3)).all()
-    assert (run[(depth + 2) * RUN :] == np.float32(GUARD)).all()
+    assert (out[:, :r0] == np.float32(GUARD)).all()
+    assert (out[:, r0 + POINTS * (-(-count // POINTS)) :] == np.float32(GUARD)).all()
 
 
 @pytest.mark.parametrize("case", ["norms", "squares", "spread", "range"])
@@ -136,7 +136,7 @@ def test_where_single_precision_tells_nothing(case):
         turned[0, 4], wild[4] = 1e16, True  # its square is beyond single precision
     low, high, words = np.full((1, 2), -1e17), np.full((1, 2), 1e17), np.zeros(2, np.uint64)
     limits, run = (spread, 1.0, rounding, 0.0, share), np.empty(3 * RUN, np.float32)
-    run_see(turned, 0, RUN, norms, RUN, low, high, 0, np.zeros((1, 1)), 0, 1, limits, run, words)
+    run_see(turned, 0, RUN, norms, RUN, low, high, 0, np.zeros((1, 1)), 0, 1, limits, run, 0, words)
     assert bits_of(words[0]) == [True] * RUN
     assert bits_of(words[1]) == wild.tolist()
     assert np.isinf(run[2 * RUN :]).tolist() == wild.tolist()

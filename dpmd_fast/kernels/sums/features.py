@@ -20,6 +20,7 @@ from dpmd_fast.kernels.vector.tiles import add_gram
 from dpmd_fast.kernels.width import WIDTH
 
 _CHUNK = 256  # records in one partial sum
+_FEW_AXES = 6  # of a subspace: with so few, coordinates are summed one after the other, in registers
 
 
 def subspace_coordinates(
@@ -73,6 +74,13 @@ def add_feature_block(
 @device
 def _project(Y, i, center, basis, inside):
     D, q = basis.shape
+    if q <= _FEW_AXES:
+        for e in range(q):
+            total = 0.0
+            for k in range(D):
+                total += (Y[i, k] - center[k]) * basis[k, e]
+            inside[i, e] = total
+        return
     for e in range(q):
         inside[i, e] = 0.0
     for k in range(D):

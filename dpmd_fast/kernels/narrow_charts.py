@@ -10,9 +10,9 @@ import numpy as np
 
 from dpmd_fast.kernels.chart_blocks import FEW, clear, fetch, find_nearest, is_far, sort_by_leaf, store
 from dpmd_fast.kernels.jit import device, kernel
-from dpmd_fast.kernels.search.balls import SINGLE_EPS, all_bits
+from dpmd_fast.kernels.search.balls import all_bits, single_slack
 from dpmd_fast.kernels.search.index import LEAF
-from dpmd_fast.kernels.vector.bits import SINGLE_MOST, whole_near_mask
+from dpmd_fast.kernels.vector.bits import whole_near_mask
 from dpmd_fast.kernels.vector.sketches import box_gaps, shift_to_single
 from dpmd_fast.kernels.vector.weighted_rows import add_far_charts, add_rows, apply_row, weigh_charts
 
@@ -108,9 +108,8 @@ def _near_points(
     for i in range(close):
         q = candidates[i]
         norm = shift_to_single(points, q * room, middles, leaf * room, shifted, room)
-        largest = max(norm, spreads[leaf])
-        slack = rounding * (1.0 + norms[q] + leaf_sizes[leaf]) + (depth + 8) * SINGLE_EPS * 4.0 * largest
-        if slack < 1.0 and largest < SINGLE_MOST:
+        slack = single_slack(norm, spreads[leaf], norms[q], leaf_sizes[leaf], depth, rounding)
+        if slack < 1.0:
             maybe = 0.5 * norm - 0.5 - 0.5 * slack
             word = whole_near_mask(
                 shifted, single, first * depth, depth, half_norms, rests, first, 0.0, maybe

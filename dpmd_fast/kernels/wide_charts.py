@@ -32,9 +32,8 @@ from dpmd_fast.kernels.width import WIDTH
 WIDE_BLOCK = 1536  # points that go through the charts together
 FEW_POINTS = 24  # in a block: with so few, charts are added to one point after the other
 SOME_POINTS = 256  # with so few, that depends on how many of them are near a chart
-SHARED = (
-    3.5 if WIDTH == 8 else 2.0
-)  # points near a chart, on average over those that have any: with more, chart after chart
+# points near a chart, on average over the charts of a leaf that have any: with more, chart after chart
+SHARED = 3.5 if WIDTH == 8 else 2.0
 
 
 @device(inline=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpmd_fast.kernels.chart_blocks import find_nearest, is_far, sort_by_leaf
 from dpmd_fast.kernels.jit import device
-from dpmd_fast.kernels.search.balls import SINGLE_EPS, all_bits
+from dpmd_fast.kernels.search.balls import all_bits, single_share
 from dpmd_fast.kernels.search.index import LEAF
 from dpmd_fast.kernels.vector.bits import SINGLE_MOST, count_ones, count_trailing_zeros, near_mask
 from dpmd_fast.kernels.vector.planes import POINTS
@@ -27,9 +27,8 @@ from dpmd_fast.kernels.vector.runs import (
 )
 from dpmd_fast.kernels.width import HAS_COMPRESSION, WIDTH
 
-ALONE = (
-    12 if WIDTH == 8 else 40
-)  # points of a run: with so few, one after the other is compared with the charts of a leaf
+# points of a run: with so few, one after the other is compared with the charts of a leaf
+ALONE = 12 if WIDTH == 8 else 40
 
 
 class Room(NamedTuple):
@@ -130,7 +129,7 @@ def collect(leaf, here, sizes, sketch, boxes, room):
         return 0
     rows, b0, m0 = turned.shape[1], leaf * low.shape[1], leaf * middles.shape[1]
     own = rounding * (1.0 + leaf_sizes[leaf])
-    limits = spreads[leaf], 1.0 + rounding + own, rounding, own, (depth + 8) * SINGLE_EPS * 4.0
+    limits = spreads[leaf], 1.0 + rounding + own, rounding, own, single_share(depth)
     found, one = 0, np.uint64(1)
     for q in range(0, here, RUN):
         count, r0 = min(RUN, here - q), found

@@ -34,7 +34,7 @@ from dpmd_fast.kernels.vector.sketches import box_gaps, shift_to_single
 
 _BUNDLE = 64  # leaves below a node that are looked at without following the tree
 _QUERIES = 16  # that a thread counts at a time
-SINGLE_EPS = float(np.finfo(np.float32).eps)
+_SINGLE_EPS = float(np.finfo(np.float32).eps)
 
 
 def count_neighbors(index: BallIndex, X: np.ndarray, n_threads: int | None = None) -> np.ndarray:
@@ -171,6 +171,12 @@ def _inside_word(index, X, q, points, p0, rest, size, leaf, walk):
 
 
 @device(inline=True)
+def single_share(depth):
+    """Bound the error of a squared distance in single precision, as a share of the largest squared length."""
+    return (depth + 8) * _SINGLE_EPS * 4.0
+
+
+@device(inline=True)
 def single_slack(norm, spread, size, node_size, depth, rounding):
     """Bound the error of a squared distance between sketches, half of it in products of single precision.
 
@@ -178,7 +184,7 @@ def single_slack(norm, spread, size, node_size, depth, rounding):
     points; `size` and `node_size` about the origin. Infinite where single precision decides nothing.
     """
     largest = max(norm, spread)
-    slack = rounding * (1.0 + size + node_size) + (depth + 8) * SINGLE_EPS * 4.0 * largest
+    slack = rounding * (1.0 + size + node_size) + single_share(depth) * largest
     return slack if slack < 1.0 and largest < SINGLE_MOST else math.inf
 
 
